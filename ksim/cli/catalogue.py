@@ -34,6 +34,7 @@ class CatalogKind(StrEnum):
     PAIR_ROUTERS = "pair_routers"
     LLM_D_PARTS = "llm_d_parts"
     FLOW_CONTROLS = "flow_controls"
+    AUTOSCALERS = "autoscalers"
     CONNECTORS = "connectors"
     GOVERNORS = "governors"
     ORACLES = "oracles"
@@ -50,7 +51,8 @@ _FOLDERS = {CatalogKind.POLICIES: "scheduling.policies", CatalogKind.ADMISSIONS:
             CatalogKind.EVICTIONS: "kv.cache.evictions", CatalogKind.OFFLOAD_EVICTIONS: "kv.offload.evictions",
             CatalogKind.OFFLOAD_CONNECTORS: "kv.offload.connectors",
             CatalogKind.ROUTERS: "cluster.routers", CatalogKind.PAIR_ROUTERS: "cluster.pair_routers",
-            CatalogKind.FLOW_CONTROLS: "cluster.flow_controls", CatalogKind.CONNECTORS: "kv.transfer.connectors",
+            CatalogKind.FLOW_CONTROLS: "cluster.flow_controls", CatalogKind.AUTOSCALERS: "autoscaling",
+            CatalogKind.CONNECTORS: "kv.transfer.connectors",
             CatalogKind.GOVERNORS: "engine.governors", CatalogKind.ORACLES: "oracles",
             CatalogKind.COLLECTIVES: "network.collectives",
             CatalogKind.TRACES: "workload.traces", CatalogKind.RECORDINGS: "validation.recordings",

@@ -5,6 +5,10 @@
 `ksim validate kernels`: errors of the oracles on measured kernels.
 
 `ksim validate schedule`: recorded schedules of vLLM and SGLang, replayed step by step.
+
+`ksim validate autoscalers`: recorded decisions of autoscalers, replayed one by one.
+
+`ksim validate startup`: measured start-ups of engines, phase by phase.
 """
 
 import json
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from ksim.calibration.accuracy import KernelReport
     from ksim.validation.benchmarks.comparison import Compared, RunPart
     from ksim.validation.schedules import Difference, ScheduleReport
+    from ksim.validation.startups import PhaseErrors, StartupRow
 
 app = App(help="Compare ksim with recordings and measurements.", no_args_is_help=True)
 
@@ -262,17 +267,85 @@ def schedule(
     from ksim.validation import schedules
 
     reports = schedules.validate(path, case)
-    failures = [(report.case, report.difference) for report in reports if report.difference is not None]
-    screen = console()
-    screen.print(_by_case(reports) if len(reports) <= _LISTED else _by_kind(reports))
-    if failures:
-        screen.print(_differences(failures))
+    _print_reports(reports)
     if first_difference:
-        for name, difference in failures:
-            _print_steps(name, difference)
-    _write(json_file, reports)
-    say(f"exact cases: {len(reports) - len(failures)} of {len(reports)}")
+        for report in reports:
+            if report.difference is not None:
+                _print_steps(report.case, report.difference)
+    _conclude(reports, json_file)
+
+
+@app.command()
+def autoscalers(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="folder of files of cases (*.json), or one file")],
+    case: Annotated[str, typer.Option(metavar="NAME", help="replay only this case")] = "",
+    json_file: JsonFile = None, wide: Wide = False,
+) -> None:
+    """Replay recorded decisions of autoscalers and compare every one; exits with 0 only if all are exact."""
+    from ksim.validation import autoscalers as cases
+
+    reports = cases.validate(path, case)
+    _print_reports(reports)
+    _conclude(reports, json_file)
+
+
+@app.command()
+def startup(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="table of measured phases, such as startup.csv")],
+    json_file: JsonFile = None, wide: Wide = False,
+) -> None:
+    """Compare start-ups of engines with measured ones, phase by phase, and list the rows that are more than 15 % off.
+
+    Figures of start-ups (ksim/data/startup) were fitted to some of the rows; "checks" are the others.
+    """
+    from attrs import asdict
+
+    from ksim.validation.startups import LIMIT, by_phase, validate
+
+    rows = validate(path)
+    phases, bad = by_phase(rows), [row for row in rows if not row.good]
+    console().print(_by_phase(phases))
+    if bad:
+        console().print(_bad_starts(bad))
+    write_json(json_file, {"phases": [asdict(phase) for phase in phases],
+                           "bad": [{**asdict(row), "error": row.error} for row in bad]})
+    every = phases[-1]
+    say(f"rows within {100 * LIMIT:g} %: {every.within} of {every.rows}, {every.checked_within} of {every.checked}"
+        f" checks; {every.rows - every.known} are no part of a start here")
+
+
+def _by_phase(phases: Sequence["PhaseErrors"]) -> Table:
+    rows = Table.of("phase", ">rows", ">median error %", ">within 15 %", ">checks", ">within 15 % ")
+    for one in phases:
+        rows.add_row(one.phase, str(one.rows), "" if one.median is None else f"{100 * one.median:.1f}",
+                     f"{one.within / one.rows:.0%}", str(one.checked),
+                     f"{one.checked_within / one.checked:.0%}" if one.checked else "")
+    return rows
+
+
+def _bad_starts(bad: Sequence["StartupRow"]) -> Table:
+    rows = Table.of("source", "run", "model", "state", "phase", ">measured s", ">predicted s", ">error %",
+                    title="more than 15 % off, or no part of a start", hide=("run", "source"))
+    for row in bad:
+        rows.add_row(row.source, row.run, row.model, row.state, row.phase, f"{row.measured:.3g}",
+                     "" if row.predicted is None else f"{row.predicted:.3g}",
+                     "" if row.error is None else f"{100 * row.error:+.0f}")
+    return rows
+
+
+def _print_reports(reports: Sequence["ScheduleReport"]) -> None:
+    failures = [(report.case, report.difference) for report in reports if report.difference is not None]
+    console().print(_by_case(reports) if len(reports) <= _LISTED else _by_kind(reports))
     if failures:
+        console().print(_differences(failures))
+
+
+def _conclude(reports: Sequence["ScheduleReport"], json_file: Path | None) -> None:
+    """Say how many cases are exact, in the last line; raises Exit where one is not."""
+    exact = sum(report.exact for report in reports)
+    _write(json_file, reports)
+    say(f"exact cases: {exact} of {len(reports)}")
+    if exact < len(reports):
         raise typer.Exit(1)
 
 

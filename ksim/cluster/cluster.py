@@ -98,7 +98,8 @@ class Cluster:
     What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
     may be split among engines of roles prefill and decode; their KV moves over `transfer_network`.
     `on_end` is told of each request that is finished or turned away.  `prepare` makes what the model sees of a request.
-    A `gateway` may hold requests back before the router, or refuse them.
+    A `gateway` may hold requests back before the router, or refuse them.  `enter` is told which engines get a request,
+    and what to call at its end, and returns what is called then.
     """
 
     env: Horizon
@@ -113,6 +114,8 @@ class Cluster:
     signals: SignalSettings = SignalSettings()
     seed: int = 0
     gateway: "Gateway | None" = None
+    enter: Callable[[Iterable[int], Callable[[], object]], Callable[[], object]] | None = field(default=None,
+                                                                                               init=False)
     _slots: simpy.Resource | None = field(init=False)
     sight: EngineViews = field(init=False)
     _prefilling: list[View] = field(init=False)
@@ -129,8 +132,13 @@ class Cluster:
         self.sight = EngineViews.of(self.engines, chooser, self.signals, self.seed, key)
         if self.gateway is not None:
             self.gateway.open(self.forward, self.sight, self.signals)
-        self._prefilling = [view for view in self.sight.views if view.role == "prefill"]
-        self._decoding = [view for view in self.sight.views if view.role != "prefill"]
+        self.offer(self.sight.views)
+
+    def offer(self, views: Sequence[View]) -> None:
+        """Have routers choose among *views* alone from now on."""
+        self.sight.views = views
+        self._prefilling = [view for view in views if view.role == "prefill"]
+        self._decoding = [view for view in views if view.role != "prefill"]
         self._candidates = self._prefilling + self._decoding
 
     def serve(self, requests: Iterable[Request]) -> Process:
@@ -153,6 +161,7 @@ class Cluster:
                 self._sessions[request.session] = end
         if foreseen:
             self.env.next_request = inf
+        yield from self._sessions.values()  # turns that are still to come
 
     def close(self) -> None:
         """Have all engines log what they have not logged yet."""
@@ -210,6 +219,8 @@ class Cluster:
         if isinstance(engine, RemoteReplica):
             return engine.number
         self._log_routed(request, engine)
+        if self.enter is not None:
+            done, timely = self.enter((engine.number,), done), True
         if reason := engine.refusal(request):
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
@@ -250,6 +261,8 @@ class Cluster:
         """As `forward`, with a prefill and a decode engine, or with one that does both."""
         prefill, decode = self._route_pair(request)
         first = decode if prefill is None else prefill
+        if self.enter is not None:
+            done, timely = self.enter({first.number, decode.number}, done), True
         self._log_routed(request, decode, -1 if prefill is None else prefill.number)
         reason = decode.refusal(request)
         if prefill is not None and (request.n > 1 or request.beam_width):

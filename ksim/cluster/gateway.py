@@ -31,20 +31,21 @@ EARLY = 1e-9
 
 @frozen
 class RouterAndControl:
-    """A router and a flow control that share one sight of the engines.
+    """A router, a flow control, and maybe a `scaler`, which share one sight of the engines.
 
-    Both are called at answers, and each may read the signals that the other has named.
+    All are called at answers, and each may read the signals that the others have named.
     """
 
     router: Any
     control: Any
     key: str
+    scaler: Any = None
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The signals of either, in their usual order."""
-        own = signals_of(self.router, self.key)
-        return (*own, *(signal for signal in signals_of(self.control, "flow_control") if signal not in own))
+        """The signals of any of them, in their usual order."""
+        named = [*signals_of(self.router, self.key), *signals_of(self.control, "flow_control")]
+        return tuple(dict.fromkeys(named if self.scaler is None else [*named, *signals_of(self.scaler, "autoscaler")]))
 
     @property
     def scores(self) -> Any:
@@ -53,11 +54,11 @@ class RouterAndControl:
 
     @property
     def on_first_token(self) -> Callable[..., object] | None:
-        return together((self.router, self.control), "on_first_token")
+        return together((self.router, self.control, self.scaler), "on_first_token")
 
     @property
     def on_end(self) -> Callable[..., object] | None:
-        return together((self.router, self.control), "on_end")
+        return together((self.router, self.control, self.scaler), "on_end")
 
 
 @define(eq=False)
@@ -76,6 +77,7 @@ class Gateway:
     """Asks `control` which requests wait, and in what order they go; where it refuses one, the client may try again.
 
     One request goes each `CYCLE`, and when another one comes, as in llm-d; `retries` says when clients come again.
+    While no engine is there, as a `scaler` has none ready, all wait.
     """
 
     env: Horizon
@@ -83,6 +85,7 @@ class Gateway:
     control: FlowControl
     retries: Any = None
     seed: int = 0
+    scaler: Any = None
     retried: int = field(default=0, init=False)  # of the attempt that goes through
     _forward: Callable[[Request, Callable[[], object], bool], int] = field(init=False)
     _sight: EngineViews = field(init=False)
@@ -95,7 +98,21 @@ class Gateway:
 
     def sharing(self, router: Any, key: str) -> RouterAndControl:
         """*router*, which is the scenario's *key*, and `control`, as one that looks at engines."""
-        return RouterAndControl(router, self.control, key)
+        return RouterAndControl(router, self.control, key, self.scaler)
+
+    @property
+    def held(self) -> int:
+        """How many requests wait here."""
+        return self._held
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests wait here, or with clients that will try again."""
+        return bool(self._held or self._away)
+
+    def wake(self) -> None:
+        """Go on: other engines are there than before."""
+        self._go_on(self._send_one())
 
     def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: EngineViews,
              signals: SignalSettings) -> None:
@@ -112,6 +129,8 @@ class Gateway:
 
     def _try(self, attempt: Attempt) -> None:
         request, now = attempt.request, self.env.now
+        if self.scaler is not None:
+            self.scaler.arrived(request)
         if reason := self.control.refusal(request, self._look(), self._held, now):
             self._refuse(attempt, reason)
             return
@@ -122,7 +141,7 @@ class Gateway:
 
     def _send_one(self) -> bool:
         """Send one of those that wait to an engine, if any may go; return whether that is so."""
-        if not self._held or not self.control.ready(self._look(), self.env.now):
+        if not self._held or not self._sight.complete or not self.control.ready(self._look(), self.env.now):
             return False
         attempt = self._leave(self.control.pick({flow: queue[0].request for flow, queue in self._flows.items()}))
         try:
@@ -169,7 +188,7 @@ class Gateway:
         now, ttl = self.env.now, self.control.default_request_ttl
         oldest = min(queue[0].since for queue in self._flows.values())
         later = now + CYCLE if sent else max(now + CYCLE, self._next_scrape())
-        moment = max(min(later, oldest + ttl), now)
+        moment = max(min(later if self._sight.complete else inf, oldest + ttl), now)
         if moment < self._next:
             self._next = moment
             self.env.timeout(moment - now).callbacks.append(lambda _: self._cycle(moment))

@@ -8,6 +8,7 @@ from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
+from ksim.scenario.features import load_feature
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.features import WiredFeature
 
@@ -20,15 +21,21 @@ class GatewayFeature(WiredFeature):
     """Requests that may not go to an engine at once, or at all."""
 
     def gateway(self, scenario: Scenario, router: Any, env: Horizon, log: Log) -> Gateway | None:
-        choice = scenario.flow_control or _NO_CONTROL
-        if choice == _NO_CONTROL and getattr(router, "refusal", None) is None:
+        choice, scaler = scenario.flow_control or _NO_CONTROL, _tally(scenario)
+        if choice == _NO_CONTROL and getattr(router, "refusal", None) is None and scaler is None:
             return None
         control = plugin("cluster.flow_controls", choice)
         if hasattr(control, "aim"):
             control.aim(scenario.slo.ttft)
         check_signals(control, choice.name, scenario.signals, "flow_control")
         log.gated = True
-        return Gateway(env, log, control, scenario.workload.retries, scenario.seed)
+        return Gateway(env, log, control, scenario.workload.retries, scenario.seed, scaler)
+
+
+def _tally(scenario: Scenario) -> Any:
+    """What counts requests for autoscalers, if there are any."""
+    scaled = scenario.autoscaler or any(pool.autoscaler for pool in scenario.pools.values())
+    return load_feature("autoscaling").tally() if scaled else None
 
 
 FEATURE = GatewayFeature()

@@ -22,7 +22,7 @@ from ksim.flow.steps import StepColumns, StepCost
 __all__ = ["ExpertsMoved", "RanksMet", "RankTimeline", "WAITS", "Chosen", "Seen", "Decoded", "GONE",
            "GONE_AFTER_REFUSAL", "Event", "Arrived", "Rejected", "Routed", "Received", "Admitted", "Preempted",
            "Emitted", "Finished", "Prefilled", "Transferred", "Released", "Failed", "AdapterLoaded", "LinkUsed",
-           "LinkBuilt", "Stepped", "EngineBuilt", "Held", "Refused", "KvTransferParams", "TIERS", "Copied",
+           "LinkBuilt", "Stepped", "EngineBuilt", "Scaled", "Held", "Refused", "KvTransferParams", "TIERS", "Copied",
            "StepBlock"]
 
 
@@ -320,10 +320,22 @@ class EngineBuilt:
     tiers: tuple[str, ...] = ()
     #: Whether it has a vision encoder.
     encodes: bool = False
+    #: When it began to be "starting", "ready", "draining" or "gone", in turn; empty for one that is always ready.
+    life: tuple[tuple[float, str], ...] = ()
 
 
 #: Too Many Requests, the HTTP status of whoever is refused for load.
 TOO_MANY = 429
+
+
+@frozen
+class Scaled(Event):
+    """An autoscaler wants so many `replicas` of a `pool`, and not as `before`, for the `reason` given."""
+
+    pool: str
+    before: int
+    replicas: int
+    reason: str
 
 
 @frozen

@@ -90,6 +90,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "cluster.llm_d.parts": ("score", "keep", "pick", "look", "splits"), "engine.governors": ("setting",),
     "oracles": ("estimates", "seconds", "estimate"), "network.collectives": ("rounds",), "workload.traces": ("rows",),
     "workload.datasets": ("rows",), "compute.architectures": (), "ranks.processes": (),
+    "autoscaling": ("decide",),
 }
 #: Kinds of which a plug-in may be a function, too.
 _FUNCTIONS = ("scheduling.admissions",)

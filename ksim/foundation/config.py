@@ -26,8 +26,8 @@ T = TypeVar("T")
 _INTEGERS = 2**63
 #: How the problem of a key begins that no table has.
 _UNKNOWN = "unknown key"
-#: How an attrs validator names a field whose key is a word of Python's.
-_FIELD = re.compile(r"^'(\w+)_' ")
+#: How an attrs validator names a field.
+_FIELD = re.compile(r"'(\w+)'")
 #: More keys than so many are not listed: a message has the nearest.
 _MANY = 25
 
@@ -173,7 +173,7 @@ def _first(error: BaseException, cls: Any) -> tuple[str, str]:
         for other in others:
             if isinstance(other, ForbiddenExtraKeysError):
                 return _unknown(other)
-        return _of_keys(located) if located else _explain(others[0], "", cls)
+        return _of_keys(located, error.cl) if located else _explain(others[0], "", cls)
     if isinstance(error, IterableValidationError):
         located_items, loose = error.group_exceptions()
         if located_items:
@@ -186,13 +186,14 @@ def _first(error: BaseException, cls: Any) -> tuple[str, str]:
     return _explain(error, "", cls)
 
 
-def _of_keys(located: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
-    """The first of errors that each have a key; where it is missing, all that are."""
+def _of_keys(located: Sequence[tuple[Any, Any]], cls: Any) -> tuple[str, str]:
+    """The first of errors that each have a key of *cls*; where it is missing, all that are."""
     inner, note = located[0]
-    missing = [other.name for error, other in located if isinstance(error, KeyError)]
-    if len(missing) > 1 and note.name in missing:
+    keys = {field.name: key_of(field) for field in attrs.fields(cls)}
+    key = keys[note.name]
+    missing = [keys[other.name] for error, other in located if isinstance(error, KeyError)]
+    if len(missing) > 1 and key in missing:
         return ", ".join(missing), "are missing"
-    key = note.name.removesuffix("_")
     return _join(key, *_explain(inner, key, note.type))
 
 
@@ -212,7 +213,13 @@ def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:
         more = f" and {len(known) - _MANY} more" if len(known) > _MANY else ""
         return "", f"expected a table with {', '.join(known[:_MANY])}{more}"
     # attrs validators pass (message, attribute, ...): the message is what a user can read.
-    return "", _FIELD.sub(r"'\1' ", str(error.args[0]) if error.args else str(error))
+    return "", _by_key(str(error.args[0]) if error.args else str(error), table)
+
+
+def _by_key(text: str, table: Any) -> str:
+    """*text* of an attrs validator with keys for the names of a *table*'s fields, the first that it names."""
+    keys = {field.name: key_of(field) for field in attrs.fields(table)} if table is not None else {}
+    return _FIELD.sub(lambda found: f"'{keys.get(found[1], found[1])}'", text, count=1)
 
 
 def _unknown(error: ForbiddenExtraKeysError) -> tuple[str, str]:

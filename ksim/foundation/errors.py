@@ -99,7 +99,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 DISTRIBUTION = "ksim-llm"
 #: The libraries of extras that have other names.
 _LIBRARIES = {"tune": "Optuna", "server": "Starlette and uvicorn", "tokenizer": "tokenizers and Jinja",
-              "testing": "Hypothesis", "fit": "scikit-learn and scipy"}
+              "testing": "Hypothesis", "fit": "scikit-learn and scipy",
+              "forecast": "pmdarima and Prophet"}
 
 
 def installing(extra: str = "", options: str = "") -> str:

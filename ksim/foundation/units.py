@@ -21,7 +21,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from ksim.foundation.files import number_hint
 
-__all__ = ["UnitKeys", "key_of", "quantity", "checked_unit", "Seconds", "Watts", "Hertz", "Amount", "LONGEST",
+__all__ = ["UnitKeys", "camel", "key_of", "quantity", "checked_unit", "Seconds", "Watts", "Hertz", "Amount", "LONGEST",
            "measured", "in_one_unit", "optional_quantity", "quantities", "OfEach", "GIB", "HOUR", "KWH", "DType",
            "by_dtype"]
 
@@ -228,8 +228,17 @@ _EXAMPLES_BY_KIND = {"s": "200 ms", "W": "500 W", "Hz": "1.5 GHz", "": "2k"}
 
 
 def key_of(field: "attrs.Attribute[Any]") -> str:
-    """The key that *field* is made from: its name without the underscore that keeps it from being a word of Python."""
-    return field.name.removesuffix("_")
+    """The key that *field* is made from: its name without the underscore that keeps it from being a word of Python.
+
+    It is another where the field's metadata say how it is `written`, as those of classes in `camel` case do.
+    """
+    return str(field.metadata.get("written") or field.name.removesuffix("_"))
+
+
+def camel(_: type, table: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
+    """A field_transformer of attrs for tables whose keys are in camel case, as Kubernetes writes them."""
+    return [field.evolve(metadata={"written": re.sub(r"_(\w)", lambda match: match[1].upper(), key_of(field)),
+                                   **field.metadata}) for field in table]
 
 
 @attrs.frozen
@@ -302,8 +311,9 @@ class UnitKeys:
         return bool(self._units(field)) or converter in (quantity, optional_quantity, quantities)
 
     def _table_reader(self, target: Any) -> Any:
-        hooks: dict[str, Any] = {field.name: override(struct_hook=self._field_reader(field), rename=key_of(field))
-                                 for field in attrs.fields(target) if self._is_read_before(field)}
+        hooks: dict[str, Any] = {field.name: override(rename=key_of(field)) for field in attrs.fields(target)}
+        hooks |= {field.name: override(struct_hook=self._field_reader(field), rename=key_of(field))
+                  for field in attrs.fields(target) if self._is_read_before(field)}
         read = make_dict_structure_fn(target, self.converter, **hooks)
         if (key := getattr(target, "listed", None)) is None:
             return read

@@ -6,6 +6,7 @@ Max-min fair rates: how flows share links at one moment.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
+from typing import Protocol
 
 import simpy
 from attrs import define, field, frozen
@@ -127,6 +128,13 @@ class Flow:
         self.ends = now + self.left / rate
 
 
+class Capacities(Protocol):
+    """Links of which only the `capacities` are known, in bytes/s."""
+
+    @property
+    def capacities(self) -> Sequence[float]: ...
+
+
 class Flows:
     """The flows on *links*.  They share them max-min fairly, again whenever a flow starts or ends.
 
@@ -136,7 +144,7 @@ class Flows:
     use of a link.
     """
 
-    def __init__(self, env: simpy.Environment, links: Links, on_use: OnUse | None = None) -> None:
+    def __init__(self, env: simpy.Environment, links: "Links | Capacities", on_use: OnUse | None = None) -> None:
         self._env = env
         self._capacities = links.capacities
         self._on_use = on_use

@@ -398,7 +398,20 @@ def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: floa
     gpus = each(engines, lambda engine: engine.ranks * engine.stages)
     saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
     slept = np.where(asleep > 0, asleep * saved, 0.0) * gpus
-    return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum())
+    missing = floats(engines, "static_watts") * gpus * absent(engines, duration)
+    return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum()) - float(missing.sum())
+
+
+def absent(engines: Sequence[EngineBuilt], duration: float) -> Floats:
+    """The seconds of a run of *duration* in which each of *engines* has no GPUs."""
+    return np.array([_gone(built.life, duration) for built in engines], np.float64)
+
+
+def _gone(life: Sequence[tuple[float, str]], duration: float) -> float:
+    """The seconds, of so many, in which an engine with this *life* has none."""
+    ends = [*(since for since, _ in life[1:]), duration]
+    return sum(max(0.0, min(end, duration) - since)
+               for (since, state), end in zip(life, ends, strict=False) if state == "gone")
 
 
 def tiers_of(engines: Iterable[EngineBuilt]) -> list[str]:

@@ -5,6 +5,7 @@ sure latencies are.  docs/glossary.md defines every key.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -12,10 +13,10 @@ import numpy as np
 from attrs import define, field, fields
 
 from ksim.flow.events import GONE, EngineBuilt
-from ksim.results.history import History
+from ksim.results.history import History, absent
 from ksim.results.numbers import LATENCIES, PERCENTILES, STATISTICS, LatencyTargets, Summary, latency_key
 from ksim.results.requests import Requests
-from ksim.results.series import concurrency, saturation
+from ksim.results.series import Series, concurrency, saturation
 from ksim.results.steps import Bools, Floats, Ints, floats, product, ratio, shares, sums
 
 
@@ -411,16 +412,31 @@ def speculation(work: StepTotals) -> Summary:
 def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], duration: float) -> Summary:
     """FLOP and bytes over what the GPUs could do at their peaks, in the whole run and while busy."""
     gpus = floats(engines, "ranks") * floats(engines, "stages")
-    available = float(gpus.sum()) * duration
+    missing = gpus * absent(engines, duration)
+
+    def available(peak: Floats) -> float:
+        return float(peak @ gpus) * duration - float(peak @ missing)
+
+    gpu_seconds = float(gpus.sum()) * duration - float(missing.sum())
     return {
         "gpus": int(gpus.sum()),
-        "mfu": ratio(work.flops, float(floats(engines, "peak_flops") @ gpus) * duration),
+        **(allocation(engines, gpu_seconds, duration) if any(built.life for built in engines) else {}),
+        "mfu": ratio(work.flops, available(floats(engines, "peak_flops"))),
         "busy_mfu": ratio(work.flops, work.flops_possible),
-        "mbu": ratio(work.bytes, float(floats(engines, "peak_bandwidth") @ gpus) * duration),
+        "mbu": ratio(work.bytes, available(floats(engines, "peak_bandwidth"))),
         "busy_mbu": ratio(work.bytes, work.bytes_possible),
-        "gpu_busy_share": ratio(work.gpu_seconds, available),
-        "host_share": ratio(work.host_seconds, available),
+        "gpu_busy_share": ratio(work.gpu_seconds, gpu_seconds),
+        "host_share": ratio(work.host_seconds, gpu_seconds),
     }
+
+
+def allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: float) -> Summary:
+    """How much of GPUs, and how many engines at a time, autoscalers had in a run of *duration*."""
+    changes = [(moment, (state != "gone") - (before != "gone")) for built in engines for (_, before), (moment, state)
+               in pairwise((*((0.0, "gone"),), *(built.life or ((0.0, "ready"),)))) if moment <= duration]
+    there = Series.of_changes(*(np.array(column, np.float64) for column in zip(*changes, strict=True)))
+    return {"allocated_gpu_seconds": gpu_seconds, "mean_gpus": ratio(gpu_seconds, duration),
+            "max_engines": round(there.peak), "min_engines": round(there.values.min())}
 
 
 def clocks(work: StepTotals) -> Summary:

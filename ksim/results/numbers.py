@@ -139,6 +139,10 @@ _GROUPS: Mapping[str, tuple[RunNumber, ...]] = {
     "GPUs": (
         RunNumber("engines", "engines", "", LESS),
         RunNumber("gpus", "GPUs", "", LESS),
+        RunNumber("mean_gpus", "GPUs allocated, mean", "GPUs", LESS),
+        RunNumber("allocated_gpu_seconds", "GPU seconds allocated", "s", LESS),
+        RunNumber("min_engines", "engines at least", "engines"),
+        RunNumber("max_engines", "engines at most", "engines"),
         RunNumber("gpu_busy_share", "GPUs busy", "share", MORE, "busy"),
         RunNumber("host_share", "waiting for the CPU", "share", LESS, "waiting for CPU"),
         RunNumber("mfu", "of peak FLOP/s (MFU)", "share", MORE, "of peak FLOP/s"),
@@ -239,7 +243,7 @@ REPORTED: Mapping[str, tuple[str, ...]] = {
         "total_token_throughput", "output_throughput_per_gpu", "request_goodput_per_gpu", "mean_concurrent_requests",
         "max_concurrent_requests"),
     "GPUs": (
-        "gpu_busy_share", "host_share", "rank_wait_share", "mfu", "mbu", "steps", "mean_batch_tokens",
+        "mean_gpus", "gpu_busy_share", "host_share", "rank_wait_share", "mfu", "mbu", "steps", "mean_batch_tokens",
         "spec_decode_acceptance_rate",
         "spec_decode_acceptance_length", "images", "encoder_tokens"),
     "Cache": (
@@ -267,12 +271,13 @@ COMPARED = (
     "output_throughput_per_gpu", "request_goodput_per_gpu",
     "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms",
     "prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions",
-    "gpus", "gpu_busy_share", "mfu", "mbu", "rank_wait_share", *RANK_WAITS.values(),
+    "gpus", "mean_gpus", "gpu_busy_share", "mfu", "mbu", "rank_wait_share", *RANK_WAITS.values(),
     "num_transfers", "bytes_transferred", "num_kv_expired_reqs",
     "energy_joules", "joules_per_output_token", "average_watts",
     "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")
 _OF_POOLS = (
-    "engines", "gpus", "request_throughput", "input_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
+    "engines", "gpus", "mean_gpus", "min_engines", "max_engines", "request_throughput", "input_throughput",
+    "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
     "mean_tpot_ms", "p99_tpot_ms", "mean_queue_ms", "p99_queue_ms", "mean_room_ms", "mean_xfer_time_ms",
     "gpu_busy_share", "host_share", "mean_batch_tokens", "mean_batch_sequences", "kv_cache_usage_mean",
     "kv_cache_usage_peak", "kv_cache_held_mean", "prefix_cache_hit_rate", "preemptions", "num_failed", "bytes_sent",
@@ -380,14 +385,20 @@ class CostRates:
 
 def footprint(summary: dict[str, Any], rates: CostRates) -> dict[str, Any]:
     """The energy that the run of *summary* draws from the grid, its emissions and its cost at *rates*."""
-    return _told(_Amounts.of(summary["energy_joules"], summary["gpus"] * summary["duration"], rates), summary)
+    return _told(_Amounts.of(summary["energy_joules"], _gpu_seconds(summary, summary["duration"]), rates), summary)
+
+
+def _gpu_seconds(summary: Mapping[str, Any], duration: float) -> float:
+    """The seconds for which GPUs are paid, in a run or a pool that lasts for *duration*."""
+    allocated: float = summary.get("allocated_gpu_seconds", summary["gpus"] * duration)
+    return allocated
 
 
 def fleet_footprint(summary: dict[str, Any], rates: CostRates, of_pools: Mapping[str, CostRates]) -> dict[str, Any]:
     """The same for a run with pools, each at its own rates, by its name, or else at *rates*; also pool by pool."""
     pools, parts = {}, []
     for name, pool in summary["pools"].items():
-        gpu_seconds = pool["gpus"] * summary["duration"]
+        gpu_seconds = _gpu_seconds(pool, summary["duration"])
         amounts = _Amounts.of(pool["energy_joules"], gpu_seconds, of_pools.get(name, rates))
         parts.append(amounts)
         millions = pool["total_input_tokens"] / 1e6

@@ -229,7 +229,7 @@ def _static(engines: Sequence[EngineBuilt], own: Sequence[int], work: StepTotals
 
 def of_fleet(pools: dict[str, Summary], summary: Summary) -> Summary:
     """The numbers of a whole fleet that a run without pools does not have."""
-    gpus = summary["gpus"]
+    gpus = summary.get("mean_gpus") or summary["gpus"]
     goodput = summary["request_goodput"]
     return {"request_goodput_per_gpu": None if goodput is None else ratio(goodput, gpus),
             "output_throughput_per_gpu": ratio(summary["output_throughput"] or 0.0, gpus),

@@ -153,8 +153,11 @@ def static_power(history: History, index: int) -> Series:
     naps = np.append(history.naps[rows], history.last_naps[index])
     ends = np.append(steps.start[rows], history.duration)[naps > 0]
     saved = np.full(len(ends), (built.static_watts - built.sleep_watts) * gpus)
-    times = np.concatenate([[0.0], ends - naps[naps > 0], ends])
-    return Series.of_changes(times, np.concatenate([[built.static_watts * gpus], -saved, saved]))
+    there = np.array([state != "gone" for _, state in built.life] or [True])
+    since = np.array([moment for moment, _ in built.life] or [0.0])
+    times = np.concatenate([since, ends - naps[naps > 0], ends])
+    changes = np.diff(there.astype(float), prepend=0.0) * built.static_watts * gpus
+    return Series.of_changes(times, np.concatenate([changes, -saved, saved]))
 
 
 def power(history: History, places: Iterable[int] | None = None) -> Series:

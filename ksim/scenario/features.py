@@ -112,7 +112,12 @@ def _gates(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bo
         return False
     folder, router = ("cluster.pair_routers", scenario.pair_router) if scenario.pair_router else (
         "cluster.routers", scenario.router)
-    return scenario.flow_control is not None or hasattr(catalog.find(folder, router.name), "refusal")
+    return (scenario.flow_control is not None or hasattr(catalog.find(folder, router.name), "refusal")
+            or _scales(model, serve, scenario))
+
+
+def _scales(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
+    return scenario is not None and scenario.autoscaler is not None
 
 
 def draws_experts(model: Model, serve: EngineSettings, ranks: RankSettings) -> bool:
@@ -133,7 +138,7 @@ def _has_unlike_ranks(model: Model, serve: EngineSettings, scenario: Scenario | 
 WANTED: Mapping[str, Callable[[Model, EngineSettings, Scenario | None], bool]] = {
     "images": _takes_images, "drafts": _speculates, "adapters": _has_adapters, "dbo": _cuts_steps,
     "weights": _offloads_weights, "connectors": _moves_kv, "sampling": _samples, "power": _sets_power,
-    "gateway": _gates, "ranks": _has_unlike_ranks,
+    "gateway": _gates, "autoscaling": _scales, "ranks": _has_unlike_ranks,
 }
 
 

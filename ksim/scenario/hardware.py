@@ -28,7 +28,7 @@ from ksim.specs.host import Host
 from ksim.specs.settings import EngineSettings, EngineVersion
 
 __all__ = ["oracle_choice", "gpu_of", "system_of", "beside", "links_of", "network_of", "protocols_of", "engine_of",
-           "host_of", "grid_of", "rates_of", "fused"]
+           "host_of", "with_base", "grid_of", "rates_of", "fused"]
 
 
 def gpu_of(gpu: str | Choice) -> Gpu:
@@ -144,15 +144,15 @@ def protocols_of(system: System) -> dict[str, Protocol]:
 
 def engine_of(name: str) -> EngineVersion:
     """Read an engine's release."""
-    return structure(EngineVersion, _with_base("engines", name), f"engine {name}")
+    return structure(EngineVersion, with_base("engines", name), f"engine {name}")
 
 
 def host_of(name: str) -> Host:
     """Read a host: what its CPUs add to requests and steps."""
-    return structure(Host, _with_base("hosts", name), f"host {name}")
+    return structure(Host, with_base("hosts", name), f"host {name}")
 
 
-def _with_base(folder: str, name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+def with_base(folder: str, name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """The data file *name*; a file that is `like` another states only the differences.  Those *above* are like it."""
     table = catalog.load(folder, name)
     if "like" not in table:
@@ -161,7 +161,7 @@ def _with_base(folder: str, name: str, above: tuple[str, ...] = ()) -> dict[str,
         raise ConfigError(f"{name}: like", f"expected a name of `{folder}` or a file, not {like!r}")
     if like in (names := (*above, name)):
         raise ConfigError(f"{name}: like", f"leads back to {like!r}")
-    return merge(_with_base(folder, like, names), table)
+    return merge(with_base(folder, like, names), table)
 
 
 def grid_of(name: str) -> ElectricGrid:

@@ -313,6 +313,12 @@ class Scenario:
     flow_control: Choice | None = None
     """Which requests wait at the gateway, or are refused there, before a router chooses. Default: none. Names:
     cluster.flow_controls. Example: "queue_limit"."""
+    startup: str | Choice = "default"
+    """How long a replica takes to start, by the machine that it starts on; a table has its `name` and other figures,
+    such as weights = "page_cache". Names: startup. Example: "gke"."""
+    autoscaler: Choice | None = None
+    """What scales the pools that have no autoscaler of their own, all together. Default: none. Names: autoscaling.
+    Example: "hpa"."""
     signals: SignalSettings = SignalSettings()
     """What routers are told of engines, how often and how late."""
     oracle: Choice | None = None
@@ -384,7 +390,8 @@ class Scenario:
         """The scenario of the pool *name* alone, in which a key that the pool does not set is as it is here."""
         pool = self.pools[name]
         own: dict[str, Any] = {"gpu": pool.gpu, "system": pool.system} if pool.gpu or pool.system else {}
-        own |= {key: value for key in ("nodes", "engine", "host") if (value := getattr(pool, key)) is not None}
+        own |= {key: value for key in ("nodes", "engine", "host", "autoscaler")
+                if (value := getattr(pool, key)) is not None}
         serve = structure(EngineSettings, merged(plain(self.serve), pool.serve), f"pools.{name}.serve")
         return evolve(self, pools={}, serve=serve, **own)
 

@@ -80,6 +80,9 @@ class RunningFleet(Protocol):
     """A run that goes on."""
 
     @property
+    def pools(self) -> Sequence[EnginePool]: ...
+
+    @property
     def scenario(self) -> Scenario: ...
 
     @property

@@ -184,7 +184,7 @@ def _deployment(scenario: Scenario, name: str) -> Deployment:
 
 def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[str, list[int]]:
     """The first GPU of each engine of these pools, which lie on the nodes of one system."""
-    sizes = {name: [deployment.serve.gpus] * (deployment.serve.data_parallel_size * scenario.pools[name].replicas)
+    sizes = {name: [deployment.serve.gpus] * (deployment.serve.data_parallel_size * scenario.pools[name].places)
              for name, deployment in deployments.items()}
     system = next(iter(deployments.values())).system
     units = {name: unit(deployment, system.gpus_per_node) for name, deployment in deployments.items()}
@@ -216,7 +216,7 @@ def _pool(scenario: Scenario, name: str, deployment: Deployment, firsts: Sequenc
     settings, ranks = scenario.pools[name], deployment.serve.data_parallel_size
     groups = [tuple(firsts[first:first + ranks]) for first in range(0, len(firsts), ranks)]
     places = tuple(EnginePlace(replica, first, group) for replica, group in enumerate(groups) for first in group)
-    return EnginePool(name, settings.role, deployment, settings.replicas, 0, places, offset)
+    return EnginePool(name, settings.role, deployment, settings.places, 0, places, offset)
 
 
 def _numbered(pools: Sequence[EnginePool]) -> Iterator[EnginePool]:

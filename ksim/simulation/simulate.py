@@ -28,6 +28,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.assembly import build, router_of
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.pool import EnginePool
 from ksim.simulation.processes import run_in_processes
 from ksim.views.result import Result
 from ksim.workload.rows import Ledger
@@ -115,6 +116,11 @@ class Running:
         return self.cluster.env
 
     @property
+    def pools(self) -> Sequence[EnginePool]:
+        """Its pools."""
+        return self.fleet.pools
+
+    @property
     def log(self) -> Log:
         """What has been written down by now; engines may write a few steps later than the cluster."""
         return self.cluster.log
@@ -127,7 +133,9 @@ class Running:
     @property
     def over(self) -> bool:
         """Whether all requests have come and ended."""
-        return self.coming.processed and not any(getattr(engine, "outstanding", 0) for engine in self.cluster.engines)
+        gateway = self.cluster.gateway
+        return (self.coming.processed and not any(getattr(engine, "outstanding", 0) for engine in self.cluster.engines)
+                and not (gateway is not None and gateway.busy))
 
     def result(self) -> Result:
         """The result of what has happened by now; engines write down the rest of it first."""

@@ -332,8 +332,13 @@ class PoolSettings:
     role: str = field(validator=in_(ROLES))
     """What its engines do: prefill prompts for engines of other pools, decode them, or serve requests alone.
     Example: "both"."""
-    replicas: int = field(default=1, validator=(gt(0), le(MOST)))
-    """Copies of its deployment, each of `data_parallel_size` engines. Unit: replicas."""
+    replicas: int = field(default=1, validator=(ge(0), le(MOST)))
+    """Copies of its deployment, each of `data_parallel_size` engines; with an `autoscaler`, those that are ready at the
+    start. Unit: replicas."""
+    max_replicas: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
+    """The most that an autoscaler may have; there are GPUs for them. Unit: replicas. Default: replicas. Example: 8."""
+    autoscaler: Choice | None = None
+    """What scales this pool alone. Default: the scenario's, for all pools. Names: autoscaling. Example: "hpa"."""
     gpu: Annotated[str | Choice | None, Gpu] = None
     """Its GPU, in the GPU's usual system, or a table as for the scenario's. Default: the scenario's `gpu` and `system`.
     Names: gpus. Example: "h100"."""
@@ -348,6 +353,16 @@ class PoolSettings:
     """Its host. Default: the scenario's. Names: hosts. Example: "default"."""
     serve: Annotated[Mapping[str, Any], EngineSettings] = field(factory=dict)
     """Engine settings that differ from the scenario's `serve`. Default: none."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.places < max(1, self.replicas):
+            raise ValueError("replicas is 0; set max_replicas, and an autoscaler" if not self.replicas else
+                             f"max_replicas is {self.places}, and there are {self.replicas} replicas at the start")
+
+    @property
+    def places(self) -> int:
+        """The replicas that there are GPUs for."""
+        return self.max_replicas or self.replicas
 
 
 _TARGET = optional(gt(0))

@@ -13,7 +13,7 @@ COMMANDS = [
     "step --decode 1x1 --model llama-3.2-1b --gpu", "step --decode 1x1 --model llama-3.2-1b --system",
     "step --decode 1x1 --model llama-3.2-1b --gpu h200 --oracle", "collectives --gpu", "collectives --system",
     "roofline --gpu h200 --model", "gpu points -o x.csv --gpu",
-    "gpu points -o x.csv --gpu h200 --model", "validate schedule", "validate serving",
+    "gpu points -o x.csv --gpu h200 --model", "validate schedule", "validate autoscalers", "validate serving",
     "validate kernels", "validate kernels t.csv --profile",
     "run s.toml --set model=", "run s.toml --set gpu=", "run s.toml --set host=",
     "run s.toml --set engine=", "run s.toml --set energy.grid=",

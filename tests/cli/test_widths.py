@@ -39,7 +39,8 @@ SLOW = [
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",
     "gpu calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
-    "validate schedule schedules", "validate serving vllm.json agg.json --scenario s.toml",
+    "validate schedule schedules", "validate autoscalers decisions",
+    "validate serving vllm.json agg.json --scenario s.toml",
 ]
 #: Not run here: it answers until it is stopped.
 ENDLESS = {("serve",)}
@@ -83,6 +84,8 @@ def measurements(folder):
     shutil.copy(EXTRACT / "kernels_rms_norm.parquet", folder)
     (folder / "schedules").mkdir()
     shutil.copy(next((ROOT / "tests" / "golden" / "schedules").glob("first_chunk_only*")), folder / "schedules")
+    (folder / "decisions").mkdir()
+    shutil.copy(ROOT / "tests" / "golden" / "autoscalers" / "lifecycle.json.gz", folder / "decisions")
     (folder / "vllm.json").write_text(benchmarks.vllm_bench(benchmarks.run(benchmarks.mixed(14))))
     (folder / "agg.json").write_text(benchmarks.inferencemax(benchmarks.run(((200, 9),) * 20, concurrency=2), 2))
 

@@ -63,7 +63,7 @@ class Scene:
 
     def __attrs_post_init__(self):
         self.gateway = Gateway(self.env, self.log, self.control, self.retries, seed=3)
-        sight = SimpleNamespace(refresh=lambda now: None, views=[])
+        sight = SimpleNamespace(refresh=lambda now: None, views=[], complete=True)
         self.gateway.open(self.forward, sight, SignalSettings(self.interval))
 
     def forward(self, request, done, timely):

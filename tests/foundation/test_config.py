@@ -1,11 +1,13 @@
 """Tables become values, or an error that names the key."""
 
+from collections.abc import Sequence
+
 import pytest
 from attrs import field, frozen, validators
 
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.units import DType, quantity
+from ksim.foundation.units import DType, camel, quantity
 
 
 @frozen
@@ -74,3 +76,32 @@ def test_all_missing_keys_are_named_at_once(table, message):
     with pytest.raises(ConfigError) as caught:
         structure(Three, table, "f.toml")
     assert str(caught.value) == message
+
+
+@frozen(field_transformer=camel)
+class Policy:
+    period_seconds: int = field(validator=validators.gt(0))
+    from_: str = ""
+
+
+@frozen(field_transformer=camel)
+class Rules:
+    scale_up: Policy | None = None
+    scale_downs: Sequence[Policy] = ()
+
+
+def test_keys_in_camel_case():
+    table = {"scaleUp": {"periodSeconds": 15, "from": "a"}, "scaleDowns": [{"periodSeconds": 3, "from": ""}]}
+    rules = structure(Rules, table)
+    assert rules == Rules(Policy(15, "a"), (Policy(3),)) and plain(rules) == table
+
+
+@pytest.mark.parametrize(("table", "said"), [
+    ({"scale_up": {}}, r"scale_up: unknown key; did you mean 'scaleUp'\? expected scaleUp, scaleDowns"),
+    ({"scaleUp": {}}, "scaleUp.periodSeconds: is missing"),
+    ({"scaleUp": {"periodSeconds": "x"}}, "scaleUp.periodSeconds: expected a whole number"),
+    ({"scaleDowns": [{"periodSeconds": 0}]}, r"scaleDowns\[0\]: 'periodSeconds' must be > 0"),
+])
+def test_errors_name_keys_in_camel_case(table, said):
+    with pytest.raises(ConfigError, match=said):
+        structure(Rules, table)

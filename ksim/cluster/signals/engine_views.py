@@ -151,6 +151,12 @@ class EngineViews:
                 view.hit = -1
 
     @property
+    def complete(self) -> bool:
+        """Whether these engines can serve a request, alone or together."""
+        roles = {view.role for view in self.views}
+        return "both" in roles or {"prefill", "decode"} <= roles
+
+    @property
     def tells(self) -> bool:
         """Whether to log what the router sees: there is a choice, and it looks."""
         return len(self.views) > 1 and bool(self.signals)
@@ -169,7 +175,7 @@ class EngineViews:
         """The metrics of *candidates*, in their order."""
         assert self.scrapes is not None, "only a router that goes by metrics has seen some"
         shown = self.scrapes.shown
-        if candidates is self.views:
+        if candidates is self.views and len(candidates) == len(self.scrapes.views):
             return shown
         places = {view.number: index for index, view in enumerate(self.scrapes.views)}
         return {name: [column[places[view.number]] for view in candidates] for name, column in shown.items()}

@@ -1,0 +1,128 @@
+"""What autoscalers see of a fleet while it serves, and what becomes of their decisions.
+
+They see engines as routers do: what these report of themselves is as old as the last scrape, and latencies are those of
+answers that have passed through the gateway.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+from typing import Any, ClassVar
+
+from attrs import astuple, define, evolve, field, frozen
+
+from ksim.autoscaling import Autoscaler, Observation, PoolView, ReplicaView
+from ksim.cluster.cluster import Cluster
+from ksim.cluster.replicas import DRAINING, READY, STARTING, Replica, ScaledPool
+from ksim.cluster.signals import View
+from ksim.flow.events import Scaled
+from ksim.flow.request import Request
+
+__all__ = ["Scaler", "Tally"]
+
+
+@frozen
+class Totals:
+    """Requests that have come, with their tokens; that have ended, with theirs; and the seconds to first tokens, and
+    from one token to the next, of so many."""
+
+    arrivals: int = 0
+    input_tokens: int = 0
+    ended: int = 0
+    output_tokens: int = 0
+    begun: int = 0
+    ttft: float = 0.0
+    gaps: int = 0
+    itl: float = 0.0
+
+    def since(self, before: "Totals") -> "Totals":
+        """What has been added to *before*."""
+        return Totals(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+
+    def means(self) -> dict[str, Any]:
+        """The fields of a `PoolView`."""
+        return {"arrivals": self.arrivals, "input_tokens": _mean(self.input_tokens, self.arrivals),
+                "output_tokens": _mean(self.output_tokens, self.ended), "ttft": _mean(self.ttft, self.begun),
+                "itl": _mean(self.itl, self.gaps)}
+
+
+def _mean(total: float, count: int) -> float:
+    return total / count if count else nan
+
+
+@define(eq=False)
+class Tally:
+    """Counts requests and their latencies at the gateway of a fleet that is scaled."""
+
+    signals: ClassVar[tuple[str, ...]] = ("books", "metrics")
+    totals: Totals = Totals()
+    _first_tokens: dict[int, float] = field(factory=dict, init=False)
+
+    def arrived(self, request: Request) -> None:
+        now = self.totals
+        self.totals = evolve(now, arrivals=now.arrivals + 1, input_tokens=now.input_tokens + request.prompt)
+
+    def on_first_token(self, request: Request, engine: int, time: float) -> None:
+        now = self.totals
+        if request.id not in self._first_tokens:  # the decode engine of a split request has another first one
+            self._first_tokens[request.id] = time
+            self.totals = evolve(now, begun=now.begun + 1, ttft=now.ttft + time - request.arrival)
+
+    def on_end(self, request: Request, engine: int, time: float) -> None:
+        now, first = self.totals, self._first_tokens.pop(request.id, time)
+        gaps = max(0, request.output - 1)
+        self.totals = evolve(now, ended=now.ended + 1, output_tokens=now.output_tokens + request.output,
+                             gaps=now.gaps + gaps, itl=now.itl + (time - first if gaps else 0.0))
+
+
+@define(eq=False)
+class Scaler:
+    """Asks `autoscaler` every so often, and has `pools` follow it, until nothing is left to serve.
+
+    `gpus` has those of a replica of each pool.
+    """
+
+    autoscaler: Autoscaler
+    pools: Mapping[str, ScaledPool]
+    gpus: Mapping[str, int]
+    cluster: Cluster
+    tally: Tally
+    views: Sequence[View]
+    _before: Totals = field(factory=Totals, init=False)
+
+    def run(self, over: Callable[[], bool]) -> Any:
+        """The process that asks."""
+        while True:
+            yield self.cluster.env.timeout(self.autoscaler.interval)
+            if over():
+                return
+            self.decide()
+
+    def decide(self) -> None:
+        """Ask once."""
+        seen = self.look()
+        decision = self.autoscaler.decide(seen)
+        for name, replicas in (decision.replicas if decision else {}).items():
+            pool = self.pools[name]
+            if replicas != pool.wanted:
+                assert decision is not None, "it wants replicas"
+                self.cluster.log.add(Scaled(seen.now, name, pool.wanted, replicas, decision.reason))
+                pool.scale(replicas)
+
+    def look(self) -> Observation:
+        """What there is to see now."""
+        now, gateway = self.cluster.env.now, self.cluster.gateway
+        self.cluster.sight.refresh(now)
+        latest = self.tally.totals.since(self._before).means()
+        self._before = self.tally.totals
+        seen = {name: PoolView(pool.wanted, [self._replica(replica) for replica in pool.those(READY)],
+                               len(pool.those(STARTING)) + pool.pending, len(pool.those(DRAINING)), self.gpus[name],
+                               **latest)
+                for name, pool in self.pools.items()}
+        return Observation(now, seen, gateway.held if gateway else 0)
+
+    def _replica(self, replica: Replica) -> ReplicaView:
+        engines = [self.views[number] for number in replica.engines]
+        return ReplicaView(sum(view.running for view in engines), sum(view.waiting for view in engines),
+                           sum(view.kv_usage for view in engines) / len(engines),
+                           sum(view.kv_blocks * view.block_tokens for view in engines),
+                           sum(view.outstanding_tokens for view in engines))

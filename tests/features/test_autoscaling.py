@@ -1,0 +1,133 @@
+"""Pools that autoscalers scale while they serve."""
+
+from typing import ClassVar
+
+import pytest
+from attrs import define
+
+from ksim.autoscaling import Decision
+from ksim.flow.events import Finished, Received, Routed, Scaled
+from ksim.foundation.errors import ConfigError
+from ksim.results.history import absent
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.startup import engine_load, startup_of
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.simulate import simulate
+
+#: When `Steps` looks, and what it wants then.
+LOOK = 2.0
+
+
+@define
+class Steps:
+    """Wants the numbers in `sizes` of every pool, one at each look, and the last one from then on."""
+
+    interval: ClassVar[float] = LOOK
+    sizes: tuple[int, ...]
+    seen: ClassVar[list] = []
+
+    def decide(self, seen):
+        Steps.seen.append(seen)
+        size, *self.sizes = self.sizes if len(self.sizes) > 1 else (*self.sizes, *self.sizes)
+        return Decision(dict.fromkeys(seen.pools, size), f"{size} are next")
+
+
+def table(sizes=None, replicas=1, places=3, rate=10.0, count=300, **more):
+    scaler = {} if sizes is None else {"autoscaler": {"name": f"{__name__}:Steps", "sizes": [*sizes]}}
+    return {"model": "llama-3.2-1b", "gpu": "h200", "router": "round_robin", "serve": {"max_model_len": 4096},
+            "startup": {"name": "default", "mode": "sleep_1"},
+            "pools": {"a": {"role": "both", "replicas": replicas, "max_replicas": places}},
+            "workload": {"synthetic": {"count": count, "arrivals": {"process": "constant", "rate": rate},
+                                       "prompt": {"kind": "fixed", "value": 200},
+                                       "output": {"kind": "fixed", "value": 50}}}, **scaler, **more}
+
+
+def served(*args, **more):
+    return simulate(Scenario.of(table(*args, **more)))
+
+
+def lives(result):
+    return [[state for _, state in built.life] for built in result.log.engines]
+
+
+def test_replicas_start_serve_and_go():
+    result = served((3, 3, 3, 3, 1))
+    assert lives(result)[0] == ["ready"] and lives(result)[2][:3] == ["gone", "starting", "ready"]
+    assert lives(result)[2][-1] == "gone"
+    assert [(scaled.before, scaled.replicas) for scaled in result.log.of(Scaled)] == [(1, 3), (3, 1)]
+    assert {routed.engine for routed in result.log.of(Routed)} == {0, 1, 2}
+    life = {state: moment for moment, state in result.log.engines[2].life}
+    starts = startup_of(Scenario.of(table()).startup).parts(
+        engine_load(Fleet.of(Scenario.of(table())).pools[0].deployment))
+    assert life["ready"] - life["starting"] >= sum(part.seconds for part in starts) - 1e-9
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (2, 0, 0, 0, 0, 0, 0, 3), (1, 3, 3, 3, 3, 2, 2, 1)])
+def test_each_request_ends_once_and_only_ready_engines_get_new_ones(sizes):
+    result = served(sizes)
+    ended = [finished.request_id for finished in result.log.of(Finished)]
+    assert sorted(ended) == list(range(300))
+    lives_of = {built.engine: built.life for built in result.log.engines}
+    for routed in result.log.of(Routed):
+        states = [state for moment, state in lives_of[routed.engine] if moment <= routed.time]
+        assert states[-1] == "ready" or routed.time in [moment for moment, _ in lives_of[routed.engine]]
+
+
+def test_requests_wait_at_the_gateway_while_there_is_no_replica():
+    Steps.seen.clear()
+    result = served((0, 1), replicas=0, places=1, count=20)
+    ready = next(moment for moment, state in result.log.engines[0].life if state == "ready")
+    assert min(received.time for received in result.log.of(Received)) >= ready
+    assert result.summary["completed"] == 20
+    assert max(seen.held for seen in Steps.seen) == 20
+
+
+def test_gpus_cost_from_the_first_second_of_a_start_to_the_end_of_a_drain():
+    result = served((2, 2, 2, 2, 2, 1), energy={"price_per_gpu_hour": 3600.0})
+    summary, duration = result.summary, result.summary["duration"]
+    alone = 3 * duration - absent(result.log.engines, duration).sum()
+    assert summary["allocated_gpu_seconds"] == pytest.approx(alone)
+    assert duration < alone < 3 * duration
+    assert summary["gpu_dollars"] == pytest.approx(alone)
+    assert summary["static_energy_joules"] == pytest.approx(alone * result.log.engines[0].static_watts)
+    assert summary["mean_gpus"] == pytest.approx(alone / duration)
+    assert (summary["min_engines"], summary["max_engines"]) == (1, 2)
+
+
+def test_an_autoscaler_that_changes_nothing_leaves_the_run_as_it_is():
+    plain, scaled = served(None, replicas=2, places=2), served((2,), replicas=2, places=2)
+    keys = plain.summary.keys() & scaled.summary.keys() - {"pools"}
+    assert {key: scaled.summary[key] for key in keys if isinstance(plain.summary[key], float)} == pytest.approx(
+        {key: plain.summary[key] for key in keys if isinstance(plain.summary[key], float)}, rel=1e-9)
+
+
+def test_a_replica_that_starts_has_an_empty_cache():
+    sessions = {"turns": {"kind": "fixed", "value": 4}, "think": {"kind": "fixed", "value": "20 s"}}
+    load = table((1, 1, 0, 0, 1), replicas=1, places=1, count=40)
+    load["workload"]["synthetic"]["sessions"] = sessions
+    kept = {**load, "autoscaler": {"name": f"{__name__}:Steps", "sizes": [1]}}
+    again, all_along = (simulate(Scenario.of(each)).summary["prefix_cache_hit_rate"] for each in (load, kept))
+    assert again < all_along
+
+
+def test_what_an_autoscaler_sees():
+    Steps.seen.clear()
+    served((1,), rate=4.0, count=40)
+    seen = Steps.seen[1].pools["a"]
+    assert seen.wanted == len(seen.ready) == 1 and not seen.starting
+    assert seen.arrivals == 8 and seen.input_tokens == 200 and seen.output_tokens == 50
+    assert 0 < seen.itl < seen.ttft < 0.1
+    assert seen.ready[0].kv_tokens > 10_000 and seen.gpus == 1
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"pools": {}}, "scales pools, and the scenario has none"),
+    ({"energy": {"sleep_after": "1 s"}}, "energy.sleep_after"),
+    ({"pools": {"a": {"role": "both", "replicas": 0}}}, "replicas is 0"),
+    ({"pools": {"a": {"role": "both", "replicas": 4, "max_replicas": 3}}}, "max_replicas is 3"),
+    ({"autoscaler": {"name": "hpa", "maxReplicas": 5, "metrics": [{"type": "Pods", "pods": {
+        "metric": {"name": "vllm:num_requests_running"}, "target": {"type": "AverageValue", "averageValue": 5}}}]}},
+     "may ask for 5; set it to 5")])
+def test_what_cannot_be_scaled_is_refused(change, says):
+    with pytest.raises(ConfigError, match=says):
+        Fleet.of(Scenario.of({**table((1,)), **change}))
