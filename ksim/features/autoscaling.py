@@ -111,6 +111,9 @@ class _Life:
 def _empty(engine: Any) -> None:
     """Take away what the cache of *engine*, which has no requests, has kept: a process that starts has none."""
     cache = engine.scheduler.cache
+    if hasattr(cache, "make_room"):
+        cache.make_room(cache.capacity * cache.block_tokens)
+        return
     everything = Request(-1, 0.0, cache.capacity * cache.block_tokens, 1)
     table = cache.block_table(everything)
     cache.attach_prefix(table, cache.find_prefix(table, 1))

@@ -419,7 +419,11 @@ def _check_pool(scenario: Scenario, name: str, where: str) -> None:
     """Raise ConfigError for a pool's name that cannot be part of a key, and for settings that cannot be."""
     if not _POOL_NAME.fullmatch(name):
         raise ConfigError(f"{where}: pools", f"{name!r} is no name; use letters, digits, - and _")
-    serve = merged(plain(scenario.serve), scenario.pools[name].serve)
+    pool = scenario.pools[name]
+    if pool.places != pool.replicas and not (pool.autoscaler or scenario.autoscaler):
+        raise ConfigError(f"{where}: pools.{name}.max_replicas", "is what an autoscaler may ask for, and there is none;"
+                                                                 " name one, or set replicas")
+    serve = merged(plain(scenario.serve), pool.serve)
     structure(_Serving, {"pools": {name: {"serve": serve}}}, where)
 
 

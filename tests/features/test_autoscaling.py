@@ -101,10 +101,13 @@ def test_an_autoscaler_that_changes_nothing_leaves_the_run_as_it_is():
         {key: plain.summary[key] for key in keys if isinstance(plain.summary[key], float)}, rel=1e-9)
 
 
-def test_a_replica_that_starts_has_an_empty_cache():
-    sessions = {"turns": {"kind": "fixed", "value": 4}, "think": {"kind": "fixed", "value": "20 s"}}
-    load = table((1, 1, 0, 0, 1), replicas=1, places=1, count=40)
-    load["workload"]["synthetic"]["sessions"] = sessions
+@pytest.mark.parametrize(("engine", "serve"), [
+    ("vllm-0.33", {"max_model_len": 4096}), ("vllm-0.33", {"max_model_len": 4096, "eviction": "lfu"}),
+    ("sglang-0.5.23", {"sglang": {"context_length": 4096}})])
+def test_a_replica_that_starts_has_an_empty_cache(engine, serve):
+    load = {**table((1, 1, 0, 0, 1), replicas=1, places=1, count=40), "engine": engine, "serve": serve}
+    load["workload"]["synthetic"]["sessions"] = {"turns": {"kind": "fixed", "value": 4},
+                                                 "think": {"kind": "fixed", "value": "20 s"}}
     kept = {**load, "autoscaler": {"name": f"{__name__}:Steps", "sizes": [1]}}
     again, all_along = (simulate(Scenario.of(each)).summary["prefix_cache_hit_rate"] for each in (load, kept))
     assert again < all_along
@@ -124,6 +127,7 @@ def test_what_an_autoscaler_sees():
     ({"pools": {}}, "scales pools, and the scenario has none"),
     ({"energy": {"sleep_after": "1 s"}}, "energy.sleep_after"),
     ({"pools": {"a": {"role": "both", "replicas": 0}}}, "replicas is 0"),
+    ({"autoscaler": None, "pools": {"a": {"role": "both", "max_replicas": 3}}}, "and there is none; name one"),
     ({"pools": {"a": {"role": "both", "replicas": 4, "max_replicas": 3}}}, "max_replicas is 3"),
     ({"autoscaler": {"name": "hpa", "maxReplicas": 5, "metrics": [{"type": "Pods", "pods": {
         "metric": {"name": "vllm:num_requests_running"}, "target": {"type": "AverageValue", "averageValue": 5}}}]}},
