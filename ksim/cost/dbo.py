@@ -336,7 +336,7 @@ class DboTimer(StepTimer):
         """A timer for each half; they share all prices but those of the batches, which go on in each by itself."""
         graphs = _Exact(way=launching)
         made = [StepTimer(**{**_settings(self), "gpu": _gpu(self), "graphs": graphs}) for _ in range(2)]
-        made[1]._plans = made[0]._plans
+        made[1].plan_as(made[0])
         return made[0], made[1]
 
     @cached_property

@@ -80,6 +80,10 @@ class Plans:
         """The plan of *shape*."""
         return self._plans.get(shape) or self.of([shape])[0]
 
+    def without(self, plan: Plan, missing: frozenset[Op]) -> Plan:
+        """The plan like *plan* of a batch that has nothing for the launches *missing*, either."""
+        return self.one((*plan.shape[:-1], plan.shape[-1] | missing)) if missing else plan
+
     def _price_parts(self, shapes: Sequence[Shape]) -> None:
         """Price all new parts of *shapes* together: as columns where their launches are affine in tokens or samples."""
         bodies = dict.fromkeys(key for shape in shapes if (key := self._body_of(shape)) not in self._bodies)

@@ -69,7 +69,7 @@ class StepTimer:
         self._batches = batch_kernels.BatchPricer(self._pricer)
         self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, average=self.average,
                             single_batch=self.single_batch, dual_stream=self.dual_stream)
-        self._summaries = Summaries(self._pricer, self.host.inputs)
+        self._summaries = Summaries(self._pricer, self.host.inputs, self._plans)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced
 
@@ -121,10 +121,8 @@ class StepTimer:
                 else self._known.get(_counts(batch)) or self._whole([batch])[0])
         launches = [(launch, launch.layer.over(batch)) for launch in plan.batch_launches]
         kernels = {launch: kernel for launch, kernel in launches if kernel is not None}
-        if len(kernels) < len(launches):
-            missing = frozenset(Op(launch.label, launch.layer) for launch, _ in launches if launch not in kernels)
-            plan = self._plans.one((*plan.shape[:-1], plan.shape[-1] | missing))
-        return plan, kernels
+        return self._plans.without(plan, frozenset(Op(launch.label, launch.layer) for launch, kernel in launches
+                                                   if kernel is None)), kernels
 
     def share_with(self, other: "StepTimer") -> None:
         """Share the prices of batches' kernels with the timer of another stage, which has the same oracle and GPU."""
@@ -145,7 +143,7 @@ class StepTimer:
 
         Prices of batches go on from one batch to the next, so each engine has its own.
         """
-        self._plans = other._plans
+        self._plans = self._summaries.plans = other._plans
 
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
                  ) -> list[tuple[Kernel | Collective, KernelCost, int]]:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.mla import LatentLayer
 from ksim.flow.steps import BOUNDS
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -116,7 +117,7 @@ def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
     return _answers(oracle, [kernel], gpu)[0]
 
 
-def compile_attention(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+def compile_attention(oracle: Any, layer: AttentionLayer | LatentLayer, gpu: Gpu) -> CompiledAttention | None:
     """Compile *layer* for *oracle*; None where the oracle does not offer that for this layer."""
     method = getattr(adapted(oracle), "compile_attention", None)
     compiled: CompiledAttention | None = method(layer, gpu) if method is not None else None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import Attention, AttentionLayer
+from ksim.compute.kernels.mla import LatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation.rng import stream
 from ksim.oracles import CompiledAttention, Estimates, compile_attention, estimates, least_seconds
@@ -69,8 +70,13 @@ class DrawnOracle:
         return evolve(answers, seconds=factors * answers.seconds, roofline_ratio=factors * answers.roofline_ratio,
                       low=factors * answers.low, high=factors * answers.high)
 
-    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
-        """Compile *layer* for the oracle, with the error of the layer; whoever uses it holds times to the roofline."""
+    def compile_attention(self, layer: AttentionLayer | LatentLayer, gpu: Gpu) -> CompiledAttention | None:
+        """Compile *layer* for the oracle, with the error of the layer; whoever uses it holds times to the roofline.
+
+        Return None for latent attention, each kernel of which has an error of its own.
+        """
+        if isinstance(layer, LatentLayer):
+            return None
         compiled = compile_attention(self.oracle, layer, gpu)
         return compiled and _DrawnAttention(compiled, self.factor(layer, gpu))
 
@@ -148,7 +154,7 @@ class ScaledOracle:
         return evolve(answers, seconds=factors * answers.seconds, roofline_ratio=factors * answers.roofline_ratio,
                       low=factors * answers.low, high=factors * answers.high)
 
-    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+    def compile_attention(self, layer: AttentionLayer | LatentLayer, gpu: Gpu) -> CompiledAttention | None:
         """Compile *layer* for the oracle; None where attention is scaled."""
         scaled = [_factor(table, layer.family, layer, gpu) for table in (self.time_factors, self.ceilings)]
         return compile_attention(self.oracle, layer, gpu) if np.isnan(scaled).all() else None

@@ -19,12 +19,13 @@ from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.basic import Pointwise
+from ksim.compute.kernels.mla import LatentLayer
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import DAMAGED, FileVersion, arrays, regular_file, version
 from ksim.oracles import CompiledAttention, Estimate, Estimates, least_seconds
 from ksim.oracles.answers import bound_codes
-from ksim.oracles.compiled.predictors import ProfiledAttention, heads_of
+from ksim.oracles.compiled.predictors import ProfiledAttention
 from ksim.oracles.efficiency.families import Family, Shapes, family, family_of
 from ksim.oracles.efficiency.models import KINDS, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.oracles.efficiency.pointwise import Stack, uncached
@@ -207,18 +208,17 @@ class Profiled:
         parts = [self._group([kernels[i] for i in places], gpu) for places in groups.values()]
         return Estimates.joined(parts, list(groups.values())) if parts else Estimates.of([])
 
-    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> ProfiledAttention | None:
+    def compile_attention(self, layer: AttentionLayer | LatentLayer, gpu: Gpu) -> ProfiledAttention | None:
         """Compile *layer* to price its kernels as `estimates` does, without intervals.
 
         Returns None where that takes more than one efficiency and one beyond it.
         """
-        names = family("attention").names(layer)
+        names = family(layer.family).names(layer)
         chosen, fallback = self._chosen(names, gpu), self.fallback
         if chosen is None or (fallback is not None and fallback.fallback is not None):
             return None
         other = fallback._chosen(names, gpu) if fallback is not None and chosen.tier == self.tier else None
-        return ProfiledAttention.of(heads_of(layer, gpu), chosen.efficiency, other.efficiency if other else None,
-                                    chosen.further)
+        return ProfiledAttention.of(layer, gpu, chosen.efficiency, other.efficiency if other else None, chosen.further)
 
     def price(self, family: Family, names: tuple[str, ...], shapes: Shapes,
               gpu: Gpu) -> tuple[ChosenEfficiency, Physics, Prices] | None:
@@ -375,7 +375,7 @@ class ProfileOracle(ABC):
     def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
         return self.estimate(kernel, gpu).seconds
 
-    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+    def compile_attention(self, layer: AttentionLayer | LatentLayer, gpu: Gpu) -> CompiledAttention | None:
         """Compile *layer*; None in a subclass with `estimates` of its own, which a compiled formula would bypass."""
         if type(self).estimates is not ProfileOracle.estimates:
             return None
