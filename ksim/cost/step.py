@@ -4,7 +4,7 @@ A step may have several forward passes: the target's own, and those of a drafter
 after another, so their seconds, joules and launch times add up.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar, overload
@@ -78,14 +78,25 @@ class StepTimer:
         """What prices single kernels and collectives of the steps."""
         return self._pricer
 
+    @property
+    def summarizes(self) -> bool:
+        """Whether it summarizes steps without the costs of their kernels."""
+        return self._summaries.cover([BatchLaunch(op.label, op.kernel, 1) for block in self.model.body(1, self.shard)
+                                      for op in block.ops if is_batch_dependent(op.kernel)])
+
     @overload
-    def summarize(self, batches: Batch) -> StepSummary: ...
+    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
 
     @overload
     def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
 
-    def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
-        """Summarize a step, or each of many, of which there is at least one."""
+    def summarize(self, batches: Batch | Sequence[Batch],
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
+        """Summarize a step where data ranks have so many tokens, by default equally many, or each of many steps, of
+        which there is at least one."""
+        if tokens_by_rank and isinstance(batches, Batch):
+            plan = self._plans.one(self._shape(batches, tokens_by_rank))
+            return self._summaries.of_batch(plan, batches) or _summary(self.step_cost(batches, tokens_by_rank))
         if isinstance(batches, Batch):
             plan = self._known.get(_counts(batches)) or self._whole([batches])[0]
             return self._summaries.of_batch(plan, batches) or self._priced_summaries([batches])[0]
@@ -99,11 +110,14 @@ class StepTimer:
         steps = self.price(batches)
         return [*StepSummary.of(steps.costs, steps.launch_seconds).rows(len(batches))]
 
-    def price(self, batches: Sequence[Batch]) -> StepColumns:
-        """Price each of *batches*, kernel by kernel, where all data ranks have equally many tokens.
+    def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:
+        """Price each of *batches*, kernel by kernel, where data ranks have so many *tokens*, by default equally many.
 
         There is at least one.  All new launches are priced in a few questions to the oracle.
         """
+        if tokens:
+            shapes = [self._shape(batch, by_rank) for batch, by_rank in zip(batches, tokens, strict=True)]
+            return self._priced(self._plans.of(shapes), batches)
         return self._priced(self._whole(batches), batches)
 
     def step_cost(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> StepCost:
@@ -191,6 +205,10 @@ class StepTimer:
             everywhere = len(tokens_by_rank) * most if most else sum(tokens_by_rank)
         return tokens, batch.logits, launching, everywhere, self._missing[bool(batch.adapters), bool(batch.loads)]
 
+    def traffic_key(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> Hashable:
+        """What is equal for steps whose collectives are the same."""
+        return self._plans, self._shape(batch, tokens_by_rank)
+
     @property
     def half(self) -> "StepTimer":
         """What prices one of two micro-batches, into which this timer cuts no step."""
@@ -209,6 +227,10 @@ class StepTimer:
         loads = frozenset(op for op in ops if hasattr(op.kernel, "of_loads"))
         return {(some, loaded): loads - ops if some and loaded else loads if some else ops
                 for some in (False, True) for loaded in (False, True)}
+
+
+def _summary(step: StepCost) -> StepSummary:
+    return StepSummary.of(step.costs, step.launch_seconds)
 
 
 def _counts(batch: Batch) -> tuple[int, int, int, bool, bool]:
@@ -267,16 +289,20 @@ class Pass:
     before: bool = False
     tokens_by_rank: Callable[[Sequence[int], int], Sequence[int]] = _as_many
 
+    def passes(self, batch: Batch, tokens_by_rank: Sequence[int]) -> Iterator[tuple[Batch, Sequence[int]]]:
+        """What each pass beside *batch* computes, and the tokens of data ranks in it."""
+        for number, own in enumerate(self.batches_of(batch)):
+            yield own, self.tokens_by_rank(tokens_by_rank, number) if tokens_by_rank else ()
+
     def step_costs(self, batch: Batch, tokens_by_rank: Sequence[int]) -> list[StepCost]:
         """The cost of each pass beside *batch*."""
-        return [self.timer.step_cost(own, self.tokens_by_rank(tokens_by_rank, number) if tokens_by_rank else ())
-                for number, own in enumerate(self.batches_of(batch))]
+        return [self.timer.step_cost(own, there) for own, there in self.passes(batch, tokens_by_rank)]
 
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int]
                  ) -> Iterator[tuple[Kernel | Collective, KernelCost, int]]:
         """The kernels and collectives of all passes beside *batch*, in order."""
-        for number, own in enumerate(self.batches_of(batch)):
-            yield from self.timer.launches(own, self.tokens_by_rank(tokens_by_rank, number) if tokens_by_rank else ())
+        for own, there in self.passes(batch, tokens_by_rank):
+            yield from self.timer.launches(own, there)
 
     def rounds(self, batches: Sequence[Batch]) -> Iterator[tuple[list[int], list[Batch]]]:
         """The first passes beside *batches*, then the second ones, and so on, each with the rows of the batches."""
@@ -320,17 +346,25 @@ class Passes:
         for own, known in zip(self.others, other.others, strict=True):
             own.timer.plan_as(known.timer)
 
+    @property
+    def summarizes(self) -> bool:
+        """Whether it summarizes steps without the costs of their kernels."""
+        return self.main.summarizes and all(other.timer.summarizes for other in self.others)
+
     @overload
-    def summarize(self, batches: Batch) -> StepSummary: ...
+    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
 
     @overload
     def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
 
-    def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
-        """Summarize a step, or each of many, of which there is at least one."""
+    def summarize(self, batches: Batch | Sequence[Batch],
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
+        """Summarize a step where data ranks have so many tokens, by default equally many, or each of many steps, of
+        which there is at least one."""
         if isinstance(batches, Batch):
-            further = (other.timer.summarize(own) for other in self.others for own in other.batches_of(batches))
-            return sum(further, self.main.summarize(batches))
+            further = (other.timer.summarize(own, there) for other in self.others
+                       for own, there in other.passes(batches, tokens_by_rank))
+            return sum(further, self.main.summarize(batches, tokens_by_rank))
         summaries = self.main.summarize(batches)
         for other in self.others:
             for rows, own in other.rounds(batches):
@@ -338,11 +372,13 @@ class Passes:
                     summaries[row] += summary
         return summaries
 
-    def price(self, batches: Sequence[Batch]) -> StepColumns:
-        """Price each of *batches*, kernel by kernel, where all data ranks have equally many tokens."""
-        main = self.main.price(batches)
-        further = [(other, np.array(rows), other.timer.price(own)) for other in self.others
-                   for rows, own in other.rounds(batches)]
+    def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:
+        """Price each of *batches*, kernel by kernel, where data ranks have so many *tokens*, by default equally many.
+        """
+        main = self.main.price(batches, tokens)
+        further = [(other, np.array(rows), other.timer.price(own, [
+            other.tokens_by_rank(tokens[row], number) for row in rows] if tokens else ()))
+            for other in self.others for number, (rows, own) in enumerate(other.rounds(batches))]
         table, launch_seconds = main.costs.table.copy(), main.launch_seconds.copy()
         for _, rows, columns in further:
             table[:, rows] += columns.costs.table
@@ -365,6 +401,12 @@ class Passes:
         """The kernels and collectives of *batch* in order, the cost of each, and how often it runs."""
         further = [(other, [*other.launches(batch, tokens_by_rank)]) for other in self.others]
         return [*chain(*_in_order(self.main.launches(batch, tokens_by_rank), further))]
+
+    def traffic_key(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> Hashable:
+        """What is equal for steps whose collectives are the same."""
+        return self.main.traffic_key(batch, tokens_by_rank), *(
+            other.timer.traffic_key(own, there) for other in self.others
+            for own, there in other.passes(batch, tokens_by_rank))
 
     def everywhere(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> int:
         """The tokens that all data ranks together send through each layer in the target's pass."""

@@ -381,6 +381,16 @@ class StepColumns:
                    Costs.stacked(step.costs for step in steps), [step.launch for step in steps],
                    np.array([step.launch_seconds for step in steps]))
 
+    def followed_by(self, kernels: KernelColumns) -> "StepColumns":
+        """Each step with one of *kernels* at its end, whose time is certain."""
+        counts = np.zeros(len(self), np.int64)
+        for column in self.batch_kernels:
+            counts[column.rows] += 1
+        blocks = [_with_one_more(each, count) for each, count in zip(self.blocks, counts.tolist(), strict=True)]
+        costs = self.costs + kernels.costs.replaced(below=0.0, above=0.0)
+        return StepColumns(blocks, [*self.batch_kernels, BatchKernels(np.arange(len(self)), 1, kernels)], costs,
+                           self.launch, self.launch_seconds)
+
     def __len__(self) -> int:
         return len(self.blocks)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ksim.compute.blocks import experts
 from ksim.compute.model import Config
-from ksim.engine.event_engine import DUMMY
+from ksim.engine.event_engine import dummy_of
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.results.activity import EXPERTS, Shares
@@ -63,7 +63,7 @@ def test_ranks_do_together_what_one_gpu_would(model, dealt, ranks):
     at most."""
     together = Deployment.of(scenario(model=model, enable_expert_parallel=dealt)).timers()[0]
     alone = Deployment.of(scenario(model=model, data_parallel_size=1)).timers()[0]
-    batches = [Batch.of(*own) if own else DUMMY for own in ranks]
+    batches = [Batch.of(*own) if own else dummy_of(1) for own in ranks]
     brought = [batch.tokens for batch in batches]
     union = Batch.of(*(each for own in ranks for each in own or [(1, 0)]), samples=sum(map(len, ranks)))
     flops = sum(together.step_cost(batch, brought).flops for batch in batches)
