@@ -59,7 +59,7 @@ class PerToken:
 
     def rows(self, batch: Batch) -> int:
         """How many rows *batch* has for it."""
-        return _COUNTS[self.tokens](batch)
+        return _COUNTS[self.tokens](batch) if batch.chunks or self.tokens == "decodes" else 0
 
     def of_rows(self, rows: int) -> Kernel | None:
         """The kernel of so many *rows*; None for none."""

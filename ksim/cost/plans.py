@@ -165,6 +165,12 @@ class Plans:
         ops = (op for block in self.model.body(1, self.shard) for op in single_batch.on_two_streams(block.ops))
         return self.dual_stream if any(isinstance(op, DualStream) for op in ops) else 0
 
+    @cached_property
+    def batch_launches(self) -> tuple[BatchLaunch, ...]:
+        """What a step launches that depends on its batch, each once."""
+        ops = {op for block in self.model.body(1, self.shard) for op in block.ops if is_batch_dependent(op.kernel)}
+        return tuple(BatchLaunch(op.label, op.kernel, 1) for op in ops if is_batch_dependent(op.kernel))
+
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
         """The blocks that go over all tokens; extrapolated where they are affine in a rank's own tokens."""
         if everywhere is not None:

@@ -5,6 +5,7 @@ adapters are summed up by the tokens of each adapter.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import inf
 from typing import Any, ClassVar
 
@@ -237,15 +238,9 @@ class Summaries:
     _launches: tuple[BatchLaunch, ...] | None = field(default=None, init=False)
     _current: list[LayerSummary] | None = field(default=None, init=False)
     _lacking: dict[tuple[Plan, tuple[bool, ...]], Plan] = field(factory=dict, init=False)
-    _latest: tuple[Plan | None, Batch | None, StepSummary | None] = field(default=(None, None, None), init=False)
 
     def of_batch(self, plan: Plan, batch: Batch) -> StepSummary | None:
         """The summary of a step of *plan* over *batch*; None where a launch is not compiled."""
-        if plan is not self._latest[0] or batch is not self._latest[1]:  # dummy steps are the same time and again
-            self._latest = plan, batch, self._of_batch(plan, batch)
-        return self._latest[2]
-
-    def _of_batch(self, plan: Plan, batch: Batch) -> StepSummary | None:
         layers = self._layers(plan)
         if layers is None:
             return None
@@ -298,9 +293,10 @@ class Summaries:
             self._lacking[key] = self.plans.without(plan, frozenset(gone))
         return self._lacking[key]
 
-    def cover(self, launches: Sequence[BatchLaunch]) -> bool:
-        """Whether there are summaries of steps with these *launches*."""
-        return self._made_ready(tuple(launches)) is not None
+    @cached_property
+    def complete(self) -> bool:
+        """Whether there are summaries of all steps that no adapter is copied for."""
+        return self._made_ready(self.plans.batch_launches) is not None
 
     def _layers(self, plan: Plan) -> list[LayerSummary] | None:
         launches = plan.batch_launches

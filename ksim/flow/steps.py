@@ -354,6 +354,12 @@ class BatchKernels:
     repeat: int
     kernels: KernelColumns
 
+    def taken(self, steps: Ints) -> "BatchKernels":
+        """The kernels of those of *steps* that have one; a step may be listed several times."""
+        places = np.searchsorted(self.rows, steps)
+        rows = np.flatnonzero(self.rows[np.minimum(places, len(self.rows) - 1)] == steps)
+        return BatchKernels(rows, self.repeat, self.kernels.taken(places[rows]))
+
     def at(self, step: int) -> KernelCost | None:
         """The kernel of one step, where it has one."""
         place = int(np.searchsorted(self.rows, step))
@@ -380,6 +386,12 @@ class StepColumns:
         return cls([step.blocks for step in steps], _batch_kernels(steps),
                    Costs.stacked(step.costs for step in steps), [step.launch for step in steps],
                    np.array([step.launch_seconds for step in steps]))
+
+    def taken(self, rows: Ints) -> "StepColumns":
+        """The steps at *rows*, each as often as it is listed."""
+        places = rows.tolist()
+        return StepColumns([self.blocks[row] for row in places], [each.taken(rows) for each in self.batch_kernels],
+                           self.costs[rows], [self.launch[row] for row in places], self.launch_seconds[rows])
 
     def followed_by(self, kernels: KernelColumns) -> "StepColumns":
         """Each step with one of *kernels* at its end, whose time is certain."""
