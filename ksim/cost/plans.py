@@ -168,7 +168,7 @@ class Plans:
     @cached_property
     def batch_launches(self) -> tuple[BatchLaunch, ...]:
         """What a step launches that depends on its batch, each once."""
-        ops = {op for block in self.model.body(1, self.shard) for op in block.ops if is_batch_dependent(op.kernel)}
+        ops = dict.fromkeys(op for block in self.model.body(1, self.shard) for op in block.ops)
         return tuple(BatchLaunch(op.label, op.kernel, 1) for op in ops if is_batch_dependent(op.kernel))
 
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:

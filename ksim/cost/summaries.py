@@ -153,12 +153,16 @@ class _Formula:
 
 @define(eq=False)
 class TokensSummary:
-    """Prices a launch that goes over the tokens of a kind, once for each number of them."""
+    """Prices a launch that goes over the tokens of a kind, once for each number of them.
+
+    What is new of a batch to any of a plan's `siblings` is one question to the oracle.
+    """
 
     label: str
     layer: PerToken
     repeat: int
     pricer: Pricer
+    siblings: "list[TokensSummary]"
     _known: dict[int, Numbers] = field(factory=dict, init=False)
 
     def of_batch(self, batch: Batch) -> Numbers | None:
@@ -166,11 +170,16 @@ class TokensSummary:
         if not (rows := self.layer.rows(batch)):
             return None
         if rows not in self._known:
-            if len(self._known) >= MOST:
-                self._known.clear()
-            kernel: Any = self.layer.of_rows(rows)
-            self._known[rows] = _numbers(self.pricer.kernel(self.label, kernel).costs)
+            self._price(batch)
         return self._known[rows]
+
+    def _price(self, batch: Batch) -> None:
+        new = [(one, rows) for one in self.siblings if (rows := one.layer.rows(batch)) and rows not in one._known]
+        asked: list[Any] = [(one.label, one.layer.of_rows(rows)) for one, rows in new]
+        for (one, rows), cost in zip(new, self.pricer.kernels(asked), strict=True):
+            if len(one._known) >= MOST:
+                one._known.clear()
+            one._known[rows] = _numbers(cost.costs)
 
     def of_batches(self, batches: Batches) -> tuple[Any, ...]:
         """The numbers of one run in each of many steps, as columns."""
@@ -295,7 +304,7 @@ class Summaries:
 
     @cached_property
     def complete(self) -> bool:
-        """Whether there are summaries of all steps that no adapter is copied for."""
+        """Whether there are summaries of all steps."""
         return self._made_ready(self.plans.batch_launches) is not None
 
     def _layers(self, plan: Plan) -> list[LayerSummary] | None:
@@ -308,7 +317,9 @@ class Summaries:
 
     def _made_ready(self, launches: tuple[BatchLaunch, ...]) -> list[LayerSummary] | None:
         others = tuple(launch for launch in launches if not is_of_adapters(launch.layer))
-        ready = [self._summary(launch) for launch in others]
+        siblings: list[TokensSummary] = []
+        ready = [self._summary(launch, siblings) for launch in others]
+        siblings += [summary for summary in ready if isinstance(summary, TokensSummary)]
         if None in ready:
             return None
         adapters = [launch for launch in launches if is_of_adapters(launch.layer)]
@@ -317,11 +328,11 @@ class Summaries:
         found = [summary for summary in ready if summary is not None]
         return [*found, AdapterSummary(adapters, self.pricer)] if adapters else found
 
-    def _summary(self, launch: BatchLaunch) -> LayerSummary | None:
-        """The summary of *launch*; None where there is none."""
+    def _summary(self, launch: BatchLaunch, siblings: list[TokensSummary]) -> LayerSummary | None:
+        """The summary of *launch*, which may have *siblings*; None where there is none."""
         label, layer, repeat = launch
         if isinstance(layer, PerToken):
-            return TokensSummary(label, layer, repeat, self.pricer)
+            return TokensSummary(label, layer, repeat, self.pricer, siblings)
         if isinstance(layer, AttentionLayer | LatentLayer) and (compiled := self._compile(layer)) is not None:
             return AttentionSummary.of(layer, repeat, compiled, self.pricer)
         return None
