@@ -69,7 +69,7 @@ def conversations() -> dict[str, Any]:
 def _imported(line: str) -> dict[str, Any]:
     """What `ksim import LINE --gpu h200` makes, with 60 requests of the load that it makes up."""
     options = ImportOptions(gpu="h200")
-    table: dict[str, Any] = assembled(joined([read(Pasted(line, "line", Path()), options)]), options).table
+    table = {**assembled(joined([read(Pasted(line, "line", Path()), options)]), options).table}
     table["workload"]["synthetic"]["count"] = 60
     return table
 

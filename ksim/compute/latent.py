@@ -54,6 +54,9 @@ class PerToken:
     kernel: Gemm | BatchedGemm | Pointwise
     tokens: TokenKind
 
+    #: Marks what only some batches launch.
+    some: ClassVar[bool] = True
+
     def over(self, batch: Batch) -> Kernel | None:
         return self.of_rows(self.rows(batch))
 

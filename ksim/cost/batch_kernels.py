@@ -1,7 +1,7 @@
 """The prices of kernels that depend on the batch: attention, and the copies of a step's inputs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from attrs import define, field
@@ -9,12 +9,14 @@ from attrs import define, field
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.mla import LatentLayer
 from ksim.cost.pricer import BatchLaunch, Pricer, of_host
 from ksim.flow.batch import Batch, Batches, Contexts, Offsets
 from ksim.flow.costs import Costs
 from ksim.flow.steps import BatchKernels, Ints, KernelColumns, KernelCost, KernelKind, Shapes
 from ksim.specs.host import Inputs
+
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
 
 __all__ = ["BatchPricer", "Bound", "bind", "inputs", "inputs_of", "missing", "price"]
 
@@ -26,8 +28,6 @@ MOST_KNOWN = 1024
 FURTHEST = 32
 #: From so many steps on, a sweep is faster than kernel by kernel.
 SWEPT = 8
-#: Layers of attention, whose kernels for many batches are columns.
-SWEEPING = (AttentionLayer, LatentLayer)
 
 
 @define(eq=False)
@@ -55,17 +55,17 @@ class BatchPricer:
         """Price the kernels that are *new* with *batch*; one question asks for all that are not swept."""
         asked: list[Any] = []
         for launch, kernel in new.items():
-            later = self._following(launch, batch)
-            if len(later) >= SWEPT and isinstance(launch.layer, SWEEPING):
-                self._sweep(launch.label, launch.layer, [batch, *later])
+            later, layer = self._following(launch, batch), cast(Any, launch.layer)
+            if len(later) >= SWEPT and hasattr(layer, "sweep"):
+                self._sweep(launch.label, layer, [batch, *later])
             else:
-                asked += [(launch.label, kernel), *((launch.label, launch.layer.over(step)) for step in later)]
+                asked += [(launch.label, kernel), *((launch.label, layer.over(step)) for step in later)]
         self._known.update(zip(asked, self.pricer.kernels(asked), strict=True))
 
     def _following(self, launch: BatchLaunch, batch: Batch) -> list[Batch]:
         """The next steps for which to price *launch* along with *batch*, which must continue those priced before."""
         contexts, layer = batch.contexts, launch.layer
-        together = isinstance(layer, SWEEPING) and hasattr(self.pricer.oracle, "estimates")
+        together = hasattr(layer, "sweep") and hasattr(self.pricer.oracle, "estimates")
         if batch.chunks or batch.width > 1 or not together:
             return []
         offsets, steps = self._ahead.get(launch, (None, 1))
@@ -74,7 +74,7 @@ class BatchPricer:
         return [Batch(Contexts(contexts.offsets, contexts.shift + step), (), batch.samples, batch.tokens)
                 for step in range(1, steps)]
 
-    def _sweep(self, label: str, layer: AttentionLayer | LatentLayer, batches: Sequence[Batch]) -> None:
+    def _sweep(self, label: str, layer: "AttentionLayer | LatentLayer", batches: Sequence[Batch]) -> None:
         priced = self.pricer.sweep([label], layer.sweep(Batches.of(batches)))
         kernels: list[Any] = [layer.over(batch) for batch in batches]
         self._known.update(((label, kernel), priced[row]) for row, kernel in enumerate(kernels))
@@ -104,7 +104,7 @@ def missing(bound: Bound, batches: int) -> list[frozenset[Op]]:
 def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, pricer: Pricer) -> list[BatchKernels]:
     """Price the kernels of *launches* in those of *batches* that have them; one question asks for all *bound* ones."""
     asked = list(dict.fromkeys((launch.label, kernel) for launch, rows in launches.items()
-                               if not isinstance(launch.layer, SWEEPING)
+                               if not hasattr(launch.layer, "sweep")
                                for row in rows.tolist() if (kernel := bound[launch][row]) is not None))
     places = {question: index for index, question in enumerate(asked)}
     answers = KernelColumns.of(pricer.kernels(list(asked))) if asked else None
@@ -113,7 +113,7 @@ def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, 
         having = rows
         if launch in bound:
             having = np.array([row for row in rows.tolist() if bound[launch][row] is not None], dtype=np.intp)
-        if isinstance(layer := launch.layer, SWEEPING):
+        if hasattr(layer := launch.layer, "sweep"):
             some = batches if len(having) == len(batches) else batches.of_rows(having)
             priced += [BatchKernels(having, launch.repeat, pricer.sweep([launch.label], layer.sweep(some)))
                        ] if len(having) else []

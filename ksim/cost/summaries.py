@@ -7,7 +7,7 @@ adapters are summed up by the tokens of each adapter.
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import inf
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from attrs import astuple, define, field, frozen
@@ -15,8 +15,6 @@ from attrs import astuple, define, field, frozen
 from ksim.compute.graph import Op, is_of_adapters
 from ksim.compute.kernels import Work
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
-from ksim.compute.kernels.mla import LatentLayer
-from ksim.compute.latent import PerToken
 from ksim.cost.energy import Actions, busy_seconds, joules
 from ksim.cost.plans import Plans
 from ksim.cost.pricer import BatchLaunch, Plan, Pricer
@@ -26,6 +24,10 @@ from ksim.oracles import CompiledAttention, check_seconds, compile_attention, pe
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval, StagedFormula, batch_kinds
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Inputs
+
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
+    from ksim.compute.latent import PerToken
 
 __all__ = ["AdapterSummary", "AttentionSummary", "Summaries", "TokensSummary"]
 
@@ -91,7 +93,7 @@ class _Work:
     key: float
 
     @classmethod
-    def of(cls, layer: AttentionLayer | LatentLayer) -> "_Work":
+    def of(cls, layer: "AttentionLayer | LatentLayer") -> "_Work":
         def work(**counts: int) -> Work:
             return layer.kernel([counts.get(name, 0) for name in COUNTS]).work
 
@@ -112,7 +114,7 @@ class _Energy:
     busy: float
 
     @classmethod
-    def of(cls, layer: AttentionLayer | LatentLayer, pricer: Pricer) -> "_Energy":
+    def of(cls, layer: "AttentionLayer | LatentLayer", pricer: Pricer) -> "_Energy":
         dtype, power = layer.kernel([0] * len(COUNTS)).work.dtype, pricer.gpu.power
         byte = joules(Actions(hbm=1.0, l2=1.0), power)
         return cls(joules(Actions(1.0, dtype), power).core, byte.core, byte.rest,
@@ -131,7 +133,7 @@ class _Formula:
     energy: _Energy
 
     @classmethod
-    def of(cls, layer: AttentionLayer | LatentLayer, pricer: Pricer) -> "_Formula":
+    def of(cls, layer: "AttentionLayer | LatentLayer", pricer: Pricer) -> "_Formula":
         gpu, kernel = pricer.gpu, layer.kernel([0] * len(COUNTS))
         return cls(gpu, 1 / peak(gpu, kernel.work.dtype), 1 / gpu.bandwidth, pricer.cool(kernel, kernel.family),
                    _Work.of(layer), _Energy.of(layer, pricer))
@@ -159,7 +161,7 @@ class TokensSummary:
     """
 
     label: str
-    layer: PerToken
+    layer: "PerToken"
     repeat: int
     pricer: Pricer
     siblings: "list[TokensSummary]"
@@ -190,7 +192,7 @@ class TokensSummary:
 class AttentionSummary:
     """A layer that the oracle has `compiled`; it runs `repeat` times in a step."""
 
-    layer: AttentionLayer | LatentLayer
+    layer: "AttentionLayer | LatentLayer"
     repeat: int
     compiled: CompiledAttention
     oracle: Any
@@ -198,7 +200,7 @@ class AttentionSummary:
     columns: StagedFormula
 
     @classmethod
-    def of(cls, layer: AttentionLayer | LatentLayer, repeat: int, compiled: CompiledAttention,
+    def of(cls, layer: "AttentionLayer | LatentLayer", repeat: int, compiled: CompiledAttention,
            pricer: Pricer) -> "AttentionSummary":
         formula = _Formula.of(layer, pricer)
         return cls(layer, repeat, compiled, pricer.oracle, StagedFormula(formula, Floats, PRICED),
@@ -210,7 +212,7 @@ class AttentionSummary:
         Raises ConfigError where the oracle says no positive, finite time.
         """
         counts = self.layer.counts(batch)
-        if isinstance(self.layer, LatentLayer) and not counts[3]:
+        if not (counts[0] or counts[3]):
             return None
         numbers: Numbers = self.floats[counts[0] > 0, counts[3] > 0](*counts, *self.compiled.price(counts))
         if not 0.0 < numbers[0] < inf:
@@ -243,7 +245,7 @@ class Summaries:
     inputs: Inputs
     plans: Plans
     _ready: dict[tuple[BatchLaunch, ...], list[LayerSummary] | None] = field(factory=dict, init=False)
-    _compiled: dict[AttentionLayer | LatentLayer, CompiledAttention | None] = field(factory=dict, init=False)
+    _compiled: dict["AttentionLayer | LatentLayer", CompiledAttention | None] = field(factory=dict, init=False)
     _launches: tuple[BatchLaunch, ...] | None = field(default=None, init=False)
     _current: list[LayerSummary] | None = field(default=None, init=False)
     _lacking: dict[tuple[Plan, tuple[bool, ...]], Plan] = field(factory=dict, init=False)
@@ -288,7 +290,7 @@ class Summaries:
     @staticmethod
     def _partial(plan: Plan) -> bool:
         """Whether some batches have nothing for some launches of *plan*."""
-        return any(isinstance(launch.layer, LatentLayer | PerToken) for launch in plan.batch_launches)
+        return any(hasattr(launch.layer, "some") for launch in plan.batch_launches)
 
     def _without(self, plan: Plan, missing: Sequence[bool]) -> Plan:
         """The plan like *plan* of batches that have nothing for the launches which are *missing*."""
@@ -330,14 +332,15 @@ class Summaries:
 
     def _summary(self, launch: BatchLaunch, siblings: list[TokensSummary]) -> LayerSummary | None:
         """The summary of *launch*, which may have *siblings*; None where there is none."""
-        label, layer, repeat = launch
-        if isinstance(layer, PerToken):
+        label, repeat = launch.label, launch.repeat
+        layer: Any = launch.layer
+        if hasattr(layer, "of_rows"):
             return TokensSummary(label, layer, repeat, self.pricer, siblings)
-        if isinstance(layer, AttentionLayer | LatentLayer) and (compiled := self._compile(layer)) is not None:
+        if hasattr(layer, "columns") and (compiled := self._compile(layer)) is not None:
             return AttentionSummary.of(layer, repeat, compiled, self.pricer)
         return None
 
-    def _compile(self, layer: AttentionLayer | LatentLayer) -> CompiledAttention | None:
+    def _compile(self, layer: "AttentionLayer | LatentLayer") -> CompiledAttention | None:
         if layer not in self._compiled:
             self._compiled[layer] = compile_attention(self.pricer.oracle, layer, self.pricer.gpu)
         return self._compiled[layer]

@@ -120,6 +120,8 @@ class LatentLayer:
     shape: LatentAttention
 
     family = "mla"
+    #: Marks what only some batches launch.
+    some: ClassVar[bool] = True
 
     @property
     def cache(self) -> DType:

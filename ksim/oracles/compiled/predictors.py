@@ -6,16 +6,14 @@ Attention of batches to come: all that no batch changes is worked out once for a
 import math
 from collections.abc import Callable, Mapping, Sequence
 from math import exp
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from attrs import define, frozen
 from numpy.typing import NDArray
 
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.mla import LatentLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, StagedFormula, batch_kinds
-from ksim.oracles.efficiency import mla
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
 from ksim.oracles.efficiency.attention_grids import AttentionConstants, AttentionRates, Counts, Heads
 from ksim.oracles.efficiency.models import (
@@ -32,6 +30,9 @@ from ksim.oracles.efficiency.models import (
     places_of,
 )
 from ksim.specs.hardware import Gpu
+
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
 
 __all__ = ["LocatedPredictor", "Predictor", "located_predictor", "predictor", "ProfiledAttention", "heads_of"]
 
@@ -250,19 +251,30 @@ class _Heads:
 
 @frozen(eq=False)
 class _Latent:
-    """Latent attention."""
+    """Latent attention, whose physics is loaded where there is some."""
 
-    layer: LatentLayer
+    layer: "LatentLayer"
     gpu: Gpu
+    physics: Any
 
-    features: ClassVar[tuple[str, ...]] = mla.FEATURES
+    @classmethod
+    def of_layer(cls, layer: "LatentLayer", gpu: Gpu) -> "_Latent":
+        from ksim.oracles.efficiency import mla
+
+        return cls(layer, gpu, mla)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features."""
+        names: tuple[str, ...] = self.physics.FEATURES
+        return names
 
     def of(self, constants: Mapping[str, float]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
         """The formula from a namespace and `COUNTS` to the time of kernels, and their features."""
-        known = mla.LatentConstants(**constants)
+        known = self.physics.LatentConstants(**constants)
 
         def formula(m: Any, *counts: Any) -> tuple[Any, tuple[Any, ...]]:
-            time = mla.timed(mla.shapes_of(self.layer.kernel(counts)), self.gpu, known, m)
+            time = self.physics.timed(self.physics.shapes_of(self.layer.kernel(counts)), self.gpu, known, m)
             return time, time.features
 
         return formula
@@ -320,11 +332,11 @@ class ProfiledAttention:
     predict_other: Predictor | None
 
     @classmethod
-    def of(cls, layer: AttentionLayer | LatentLayer, gpu: Gpu, own: Efficiency, other: Efficiency | None,
+    def of(cls, layer: "AttentionLayer | LatentLayer", gpu: Gpu, own: Efficiency, other: Efficiency | None,
            further: float) -> "ProfiledAttention | None":
         """Priced by their *own* efficiency, and beyond it more and more by the *other*, if there is one; None where
         models, or the first one's region, look at more than features."""
-        kind = _Latent(layer, gpu) if isinstance(layer, LatentLayer) else _Heads(heads_of(layer, gpu))
+        kind = _Heads(heads_of(layer, gpu)) if isinstance(layer, AttentionLayer) else _Latent.of_layer(layer, gpu)
         place, count = places_of(own.place, kind.features), len(kind.features)
         fitted = _Fitted.of(own, kind, place.tolist()) if place is not None else None
         fallback = _Fitted.of(other, kind) if other is not None else None
