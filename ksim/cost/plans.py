@@ -82,7 +82,7 @@ class Plans:
 
     def without(self, plan: Plan, missing: frozenset[Op]) -> Plan:
         """The plan like *plan* of a batch that has nothing for the launches *missing*, either."""
-        return self.one((*plan.shape[:-1], plan.shape[-1] | missing)) if missing else plan
+        return self.one((*plan.shape[:-1], plan.shape[-1] | missing))
 
     def _price_parts(self, shapes: Sequence[Shape]) -> None:
         """Price all new parts of *shapes* together: as columns where their launches are affine in tokens or samples."""

@@ -154,8 +154,10 @@ class StepTimer:
                 else self._known.get(_counts(batch)) or self._whole([batch])[0])
         launches = [(launch, launch.layer.over(batch)) for launch in plan.batch_launches]
         kernels = {launch: kernel for launch, kernel in launches if kernel is not None}
-        return self._plans.without(plan, frozenset(Op(launch.label, launch.layer) for launch, kernel in launches
-                                                   if kernel is None)), kernels
+        if len(kernels) < len(launches):
+            plan = self._plans.without(plan, frozenset(Op(launch.label, launch.layer) for launch, _ in launches
+                                                       if launch not in kernels))
+        return plan, kernels
 
     def share_with(self, other: "StepTimer") -> None:
         """Share the prices of batches' kernels with the timer of another stage, which has the same oracle and GPU."""
