@@ -6,7 +6,7 @@ not fit, or no engine serves, is left out, and the reason is counted.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from math import inf
@@ -123,11 +123,11 @@ def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[Sett
     What the scenario itself sets stays.  Raises UnknownName for an unknown name, and KsimError where nothing can be
     deployed.
     """
-    families, left_out = list[EngineFamily](), Counter[str]()
+    families, left_out, networks = list[EngineFamily](), Counter[str](), dict[Hashable, Deployment]()
     for kind in kinds:
         for settings in _shared(scenario, kind, over):
             try:
-                families.append(_family(scenario, kind, settings, over))
+                families.append(_family(scenario, kind, settings, over, networks))
             except UnknownName:
                 raise
             except DoesNotFit:
@@ -203,9 +203,15 @@ def _ways(node: int, experts: bool) -> Iterator[Settings]:
         yield from ({_TENSOR: width, _DATA: widths[-1] // width, _EXPERTS: True} for width in widths[:-1])
 
 
-def _family(scenario: Scenario, kind: GpuKind, shared: Settings, over: Sequence[SettingValues]) -> EngineFamily:
-    """The family with *shared* settings; raises KsimError where none of its variants can be deployed."""
+def _family(scenario: Scenario, kind: GpuKind, shared: Settings, over: Sequence[SettingValues],
+            networks: dict[Hashable, Deployment]) -> EngineFamily:
+    """The family with *shared* settings; raises KsimError where none of its variants can be deployed.
+
+    Families on the same links share the network of one of *networks*, with its prices of collectives.
+    """
     first = Deployment.of(scenario_at(scenario, shared))
+    alike = (first.system, *first.network.algorithms)
+    first = evolve(first, network=networks.setdefault(alike, first).network)
     first.check_plain()
     limits = _limits(scenario, first, values_of(over))
     own = [dict(zip(limits, values, strict=True)) for values in product(*limits.values())]

@@ -6,7 +6,7 @@ and for the prompts before it.  All steps have ksim's own prices.  `benchmarks/p
 simulations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from math import inf
 
@@ -33,7 +33,7 @@ FULL = 0.97
 
 @frozen(eq=False)
 class Station:
-    """Engines of one kind that a request passes, in several variants with the same prices: a row for each.
+    """Engines of one kind that a request passes, in several variants: a row for each.
 
     An engine has so many `lanes` of sequences: ranks of attention, or batches among pipeline stages.  In a step of a
     variant, a lane computes at most its `budget` of tokens, and holds at most so many sequences (`most`).  Where the
@@ -57,7 +57,25 @@ class Station:
 
     def rows(self, which: Ints) -> "Station":
         """The variants of these numbers, of which some may come several times."""
-        return evolve(self, budget=self.budget[which], most=self.most[which])
+        return evolve(self, prices=self.prices.rows(which), budget=self.budget[which], most=self.most[which])
+
+    def of_role(self, role: str) -> "Station":
+        """The same engines in a pool of this *role*: both, prefill or decode."""
+        decodes = role != "prefill"
+        return evolve(self, ahead=self.ahead and decodes, decodes=decodes, prompts=role != "decode")
+
+    @property
+    def alike(self) -> Hashable:
+        """What stations have in common whose variants may be rows of one (`joined`)."""
+        return (id(self.load), self.host, self.lanes, self.workers > 1, self.depth, self.ahead, self.mixes,
+                self.decodes, self.prompts, self.block, self.idle)
+
+    @classmethod
+    def joined(cls, stations: Sequence["Station"]) -> "Station":
+        """The variants of all *stations*, which are `alike`, one after the other."""
+        prices = StepPrices.joined([one.prices for one in stations], [len(one.budget) for one in stations])
+        return evolve(stations[0], prices=prices, budget=np.concatenate([one.budget for one in stations]),
+                      most=np.concatenate([one.most for one in stations]))
 
     def chunk(self, decodes: Floats) -> Floats:
         """Prompt tokens of a step beside so many *decodes* at most."""
@@ -120,17 +138,18 @@ def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSam
 
     Their *role* is that of a pool: both, prefill or decode.
     """
-    first, decodes = deployments[0], role != "prefill"
+    first = deployments[0]
     serve, stages = first.serve, first.serve.pipeline_parallel_size
     bounds = [limits(one.serve, one.version) for one in deployments]
     held = [_tokens(one) / stages / load.held for one in deployments]
-    return Station(
+    made = Station(
         prices=prices, load=load, host=first.host, lanes=serve.data_parallel_size * stages, workers=serve.gpus,
-        depth=max(1, bounds[0].depth // stages), ahead=bounds[0].async_scheduling and decodes,
-        mixes=first.version.scheduler != "sglang", decodes=decodes, prompts=role != "decode", block=first.block_tokens,
+        depth=max(1, bounds[0].depth // stages), ahead=bounds[0].async_scheduling,
+        mixes=first.version.scheduler != "sglang", decodes=True, prompts=True, block=first.block_tokens,
         idle=first.gpu.power.idle,
         budget=np.array([float(bound.max_num_batched_tokens) for bound in bounds]),
         most=np.array([min(bound.max_num_seqs / stages, most) for bound, most in zip(bounds, held, strict=True)]))
+    return made.of_role(role)
 
 
 def _tokens(deployment: Deployment) -> float:
@@ -192,6 +211,12 @@ class Steady:
     prompts: StepPrompts
     full: NDArray[np.bool_]
     turns: Floats
+
+    def rows(self, which: Ints) -> "Steady":
+        """The states of these numbers, of which some may come several times."""
+        prompts = StepPrompts(self.prompts.tokens[which], self.prompts.shares[which])
+        return Steady(self.station.rows(which), self.rates[which], self.decodes[which], self.seconds[which], prompts,
+                      self.full[which], self.turns[which])
 
     def value(self, target: Target) -> Floats:
         """The statistic of *target* in seconds at each rate; infinite where a station is full."""
@@ -374,13 +399,17 @@ class _Drawn:
 class SteadyApart:
     """Requests that are prefilled by the engines of one station and decoded by those of another: a row for each rate.
 
-    KV takes `start` seconds and `token` seconds for each token of a prompt from one to the other.
+    KV takes `start` seconds and `token` seconds for each token of a prompt from one to the other (rows x 1).
     """
 
     prefill: Steady
     decode: Steady
-    start: float
-    token: float
+    start: Floats
+    token: Floats
+
+    def rows(self, which: Ints) -> "SteadyApart":
+        """As of `Steady`, where both have a row for each."""
+        return SteadyApart(self.prefill.rows(which), self.decode.rows(which), self.start[which], self.token[which])
 
     @property
     def full(self) -> NDArray[np.bool_]:

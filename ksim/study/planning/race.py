@@ -17,7 +17,7 @@ from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import gpus_of
 from ksim.study.experiment import scenario_at
-from ksim.study.planning.ranking import Option, PlanQuestion, costs_of, name_of
+from ksim.study.planning.ranking import Option, PlanQuestion, costs_of
 
 #: How many more replicas than estimated are tried.
 _MORE = 3
@@ -127,16 +127,15 @@ class Race:
 
     def _simulated(self, estimated: Option, tried: Option) -> Finalist:
         try:
-            setup = set_up(self.scenario, evolve(tried, name=name_of(tried.settings)))
+            setup = set_up(self.scenario, tried)
             point = self.judge.decide(setup, tried.replicas, self.question.rate)
         except WorkerLost:  # which is no answer
             raise
         except KsimError as error:
             return Finalist(estimated, SetUp(tried.name, tried.settings, None), tried.replicas, problem=str(error))
-        gpus = tried.replicas * setup.gpus
         problem = "" if keeps(point) else _missed(point)
         joules = point.numbers.get("joules_per_output_token", 0.0)
-        costs = costs_of(self.question, estimated.rates, gpus, joules * self.question.tokens)
+        costs = costs_of(self.question, tried.engines, joules * self.question.tokens)
         return Finalist(estimated, setup, tried.replicas, point, costs, problem)
 
 

@@ -16,7 +16,7 @@ def test_the_fewest_are_found_for_all_variants_at_a_time(needed, most):
         asked.append(len(which))
         return np.array([needed[row] > 0 and count >= needed[row] for row, count in zip(which, counts, strict=True)])
 
-    found = fewest_of(carries, np.arange(len(needed)), most)
+    found = fewest_of(carries, np.full(len(needed), most))
     assert found.tolist() == [need if 0 < need <= most else 0 for need in needed]
     assert len(asked) < 16, "numbers are halved"
 
