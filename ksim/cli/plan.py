@@ -52,12 +52,17 @@ def plan(
     resume: Resume = False,
 ) -> None:
     """Find the cheapest deployment that carries a load within latency targets: estimate all, simulate the best."""
+    from ksim.foundation import catalog
+    from ksim.scenario.scenario import setting
     from ksim.study.planning.ask import plan as ask
+    from ksim.study.planning.ask import with_engine
 
     load = {"--input-len": input_len, "--output-len": output_len, "--trace": trace, "--bench": bench}
     asked = _scenario(scenario, model, gpu or [], rate, load)
+    said = {**(catalog.read(scenario) if scenario else {}), **dict(setting(text) for text in settings or [])}
     with stopped(output), progress() as told:
-        found = ask(changed(asked, settings, seed), rate, slo or (), gpu or (), minimize or (), over or (), time=time,
+        found = ask(changed(asked, settings, seed), rate, slo or (), gpu or (), minimize or (),
+                    with_engine(over or (), said), time=time,
                     finalists=finalists, requests=requests, replications=replications, jobs=jobs,
                     output=output, force=force, resume=resume, title=scenario.stem if scenario else "",
                     on_progress=told)

@@ -6,7 +6,7 @@ came out.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from attrs import evolve, frozen
 
+from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import measured
 from ksim.scenario.hardware import gpu_of, system_of
@@ -51,11 +52,13 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
 
     *gpus* are texts such as "h100", "h100=2.5" with its price in dollars an hour, or "h100:16" where there are no more;
     by default, the scenario's.  *minimize* names what to minimise, in order: gpus, usd, joules, carbon.  *over* has
-    values for keys, as of `ksim.capacity`, in place of those that are tried.  No simulation of another of up to
-    *finalists* begins after *time*.  Raises KsimError.
+    values for keys, as of `ksim.capacity`, in place of those that are tried; of a Scenario whose engine is the usual
+    one, it names the engine where no other shall be tried.  No simulation of another of up to *finalists* begins after
+    *time*.  Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
-    asked = PlanStudy.of(read, rate, slo, gpus, minimize, over, requests=requests, replications=replications,
+    named = over if isinstance(scenario, Scenario) else with_engine(over, catalog.read(Path(scenario)))
+    asked = PlanStudy.of(read, rate, slo, gpus, minimize, named, requests=requests, replications=replications,
                         seed=seed)
     until, where = monotonic() + _seconds(time), Where(jobs)
     folder = None if output is None else Path(output)
@@ -77,6 +80,12 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
             answer.save(journal.directory.path)
         journal.forget()
     return answer
+
+
+def with_engine(over: Over, said: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The values by key of *over*, and the engine that what is *said* names: no other is tried beside it."""
+    named = {axis.key: axis.values for axis in axes_of(over)}
+    return {"engine": (said["engine"],), **named} if "engine" in said else named
 
 
 def _seconds(time: str | float) -> float:

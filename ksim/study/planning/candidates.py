@@ -9,19 +9,20 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from math import inf
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, fields, frozen
 
+from ksim.foundation import catalog
 from ksim.foundation.errors import DoesNotFit, KsimError, UnknownName
 from ksim.foundation.units import DType
 from ksim.results.numbers import CostRates
-from ksim.scenario.defaults import Deployment
-from ksim.scenario.hardware import gpu_of, system_of
+from ksim.scenario.defaults import Defaults, Deployment
+from ksim.scenario.hardware import engine_of, gpu_of, system_of
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
 from ksim.specs.hardware import Gpu
+from ksim.specs.sglang import SglangSettings
 from ksim.specs.shard import QUANTIZATIONS, WEIGHT_ONLY
 from ksim.study.experiment import scenario_at
 from ksim.study.grid import Settings, SettingValues, combinations
@@ -41,10 +42,14 @@ CHECKPOINTS: Mapping[str, Mapping[str, str]] = {
     "qwen3-30b-a3b": {"nvfp4": "nvidia/Qwen3-30B-A3B-FP4"},
     "qwen3-235b-a22b": {"nvfp4": "nvidia/Qwen3-235B-A22B-FP4"},
 }
-#: The limits of a step, and what is tried of them beside the engine's own.
-LIMITS: Mapping[str, tuple[int, ...]] = {
-    "serve.max_num_batched_tokens": (2048, 4096, 8192, 16384), "serve.max_num_seqs": (128, 256)}
-_FORMAT, _CACHE = "serve.quantization", "serve.kv_cache_dtype"
+#: By scheduler, the limits of a step, and what is tried of them beside the engine's own: of tokens, of sequences.
+_LIMITS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "vllm": {"serve.max_num_batched_tokens": (2048, 4096, 8192, 16384), "serve.max_num_seqs": (128, 256)},
+    "sglang": {"serve.sglang.chunked_prefill_size": (2048, 4096, 8192, 16384),
+               "serve.sglang.max_running_requests": (128, 256)}}
+#: The keys of all of them.
+LIMITS = tuple(key for limits in _LIMITS.values() for key in limits)
+_FORMAT, _CACHE, _ENGINE = "serve.quantization", "serve.kv_cache_dtype", "engine"
 _TENSOR, _STAGES, _DATA, _EXPERTS = (f"serve.{name}" for name in (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"))
 _WAYS = (_TENSOR, _STAGES, _DATA, _EXPERTS)
@@ -126,6 +131,8 @@ def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[Sett
     families, left_out, networks = list[EngineFamily](), Counter[str](), dict[Hashable, Deployment]()
     for kind in kinds:
         for settings in _shared(scenario, kind, over):
+            if _needless(settings, families):
+                continue
             try:
                 families.append(_family(scenario, kind, settings, over, networks))
             except UnknownName:
@@ -134,7 +141,6 @@ def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[Sett
                 left_out["does not fit into the memory"] += 1
             except KsimError as error:
                 left_out[_short(error)] += 1
-    families = [family for family in families if not _needless(family, families)]
     if not families:
         reasons = "; ".join(f"{reason} ({count} times)" for reason, count in left_out.most_common(3))
         raise KsimError(f"no candidate can be deployed: {reasons or 'there are too few GPUs'}; name other GPUs with"
@@ -142,13 +148,14 @@ def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[Sett
     return Candidates(tuple(families), dict(left_out.most_common()))
 
 
-def _needless(family: EngineFamily, others: Sequence[EngineFamily]) -> bool:
-    """Whether a *family* has pipeline stages where one of *others* with the same formats does with fewer."""
-    def rest(one: EngineFamily) -> Settings:
-        return {key: value for key, value in one.shared.items() if key not in (*_WAYS, "nodes")}
+def _needless(settings: Settings, families: Sequence[EngineFamily]) -> bool:
+    """Whether *settings* have pipeline stages where one of *families* with the same formats does with fewer."""
+    def rest(some: Settings) -> Settings:
+        return {key: value for key, value in some.items() if key not in (*_WAYS, "nodes")}
 
-    stages = family.shared.get(_STAGES, 1)
-    return stages > 1 and any(one.shared.get(_STAGES, 1) < stages and rest(one) == rest(family) for one in others)
+    stages = settings.get(_STAGES, 1)
+    return stages > 1 and any(one.shared.get(_STAGES, 1) < stages and rest(one.shared) == rest(settings)
+                              for one in families)
 
 
 def _short(error: KsimError) -> str:
@@ -159,7 +166,7 @@ def _short(error: KsimError) -> str:
 def _shared(scenario: Scenario, kind: GpuKind, over: Sequence[SettingValues]) -> Iterator[Settings]:
     """The settings of each family: formats, how GPUs share the model, and what *over* names besides."""
     model, gpu, named = model_of(scenario.model, scenario.serve.hf_overrides), gpu_of(kind.name), values_of(over)
-    axes = {_FORMAT: _formats(scenario, gpu), _CACHE: _caches(scenario, gpu),
+    axes = {_ENGINE: engines(scenario), _FORMAT: _formats(scenario, gpu), _CACHE: _caches(scenario, gpu),
             **{key: values for key, values in named.items() if key not in (*LIMITS, *_WAYS)}}
     node = system_of(kind.name, None, None).gpus_per_node
     for way in _ways(node, bool(model.decoder.top_k)):
@@ -175,6 +182,23 @@ def _shared(scenario: Scenario, kind: GpuKind, over: Sequence[SettingValues]) ->
 def values_of(over: Sequence[SettingValues]) -> dict[str, tuple[Any, ...]]:
     """The values of each key of *over*."""
     return {axis.key: axis.values for axis in over}
+
+
+def engines(scenario: Scenario) -> tuple[str, ...]:
+    """The engine that *scenario* names, if it is not the usual one; else the newest release of each engine whose own
+    scheduler ksim has."""
+    if scenario.engine != fields(Scenario).engine.default:
+        return (scenario.engine,)
+    newest = dict[str, tuple[int, ...]]()
+    for match in map(_RELEASE.fullmatch, catalog.entries("engines")):
+        if match is not None:
+            number = tuple(map(int, match["number"].split(".")))
+            newest[match["engine"]] = max(number, newest.get(match["engine"], ()))
+    names = (f"{engine}-{'.'.join(map(str, number))}" for engine, number in sorted(newest.items(), reverse=True))
+    return tuple(name for name in names if name.startswith(f"{engine_of(name).scheduler}-"))
+
+
+_RELEASE = re.compile(r"(?P<engine>[a-z]+)-(?P<number>\d+(\.\d+)*)")
 
 
 def _formats(scenario: Scenario, gpu: Gpu) -> tuple[str, ...]:
@@ -209,34 +233,48 @@ def _family(scenario: Scenario, kind: GpuKind, shared: Settings, over: Sequence[
 
     Families on the same links share the network of one of *networks*, with its prices of collectives.
     """
-    first = Deployment.of(scenario_at(scenario, shared))
+    asked = scenario_at(scenario, shared)
+    first = Deployment.of(asked)
     alike = (first.system, *first.network.algorithms)
     first = evolve(first, network=networks.setdefault(alike, first).network)
     first.check_plain()
-    limits = _limits(scenario, first, values_of(over))
+    limits = _limits(asked, first, values_of(over))
     own = [dict(zip(limits, values, strict=True)) for values in product(*limits.values())]
-    own = [one for one in own if one.get(_SEQUENCES, 0) <= one.get(_TOKENS, inf)]
-    usual = {key: getattr(first.serve, key.removeprefix("serve.")) for key in limits}
-    said = ({key: value for key, value in one.items() if value != usual[key]} for one in own)
-    return EngineFamily(kind, shared, tuple(said), tuple(_variant(first, one) for one in own))
+    tokens, sequences = limits
+    own = [one for one in own if one[sequences] <= one[tokens] or first.version.scheduler == "sglang"]
+    usual = {key: _value(first, key) for key in limits}
+    said = [{key: value for key, value in one.items() if value != usual[key]} for one in own]
+    return EngineFamily(kind, shared, tuple(said), tuple(_variant(asked, first, one) for one in said))
 
 
-_TOKENS, _SEQUENCES = LIMITS
-
-
-def _limits(scenario: Scenario, first: Deployment, named: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+def _limits(asked: Scenario, first: Deployment, named: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """The limits of a step that are tried; those of the engine's own choice come first, and are not written down."""
-    if first.version.scheduler == "sglang":
-        return {}
-    tried = {}
-    for key, values in LIMITS.items():
-        name = key.removeprefix("serve.")
-        usual = getattr(first.serve, name)
-        open_ = getattr(scenario.serve, name) is None
-        tried[key] = named.get(key) or ((usual, *(value for value in values if value != usual)) if open_ else (usual,))
+    own, tried = _LIMITS[first.version.scheduler], dict[str, tuple[Any, ...]]()
+    ranks = first.serve.data_parallel_size if first.version.scheduler == "sglang" else 1
+    for (key, values), plain in zip(own.items(), _LIMITS["vllm"], strict=True):
+        usual = _value(first, key)
+        others = named.get(key) or tuple(ranks * value for value in named.get(plain, ()))
+        open_ = getattr(asked.serve.sglang or SglangSettings(), key.rpartition(".")[2]) is None if key != plain else (
+            getattr(asked.serve, key.rpartition(".")[2]) is None)
+        tried[key] = others or ((usual, *(value for value in values if value != usual)) if open_ else (usual,))
     return tried
 
 
-def _variant(first: Deployment, own: Settings) -> Deployment:
-    limits = {key.removeprefix("serve."): value for key, value in own.items()}
-    return evolve(first, scenario=evolve(first.scenario, serve=evolve(first.serve, **limits)))
+def _value(deployment: Deployment, key: str) -> Any:
+    """The value of one of `LIMITS` that *deployment* has."""
+    *_, part, name = key.split(".")
+    return getattr(deployment.serve.sglang if part == "sglang" else deployment.serve, name)
+
+
+def _variant(asked: Scenario, first: Deployment, own: Settings) -> Deployment:
+    """*first*, of the scenario that was *asked* for, with limits of its *own*, and what follows from them."""
+    if not own:
+        return first
+    changes = {key.rpartition(".")[2]: value for key, value in own.items()}
+    if first.version.scheduler == "sglang":
+        serve = evolve(asked.serve, sglang=evolve(asked.serve.sglang or SglangSettings(), **changes),
+                       kv_transfer_config=first.serve.kv_transfer_config)
+        serve = Defaults(serve, first.version, first.model, first.gpu).complete()
+    else:
+        serve = evolve(first.serve, **changes)
+    return evolve(first, scenario=evolve(first.scenario, serve=serve))

@@ -320,13 +320,26 @@ def _settings_apart(engines: Engines) -> Settings:
     first = engines[0][0]
     node = first.variants[0].system.gpus_per_node
     nodes = -(-pack([family.gpus for family, count in engines for _ in range(count)], node)[1] // node)
-    return {**{key: value for key, value in first.shared.items() if key not in OWN}, "nodes": nodes, "pools": pools}
+    shared = {key: value for key, value in first.shared.items() if key not in OWN}
+    return {**shared, **_connected(first), "nodes": nodes, "pools": pools}
+
+
+def _connected(family: EngineFamily) -> Settings:
+    """How engines of *family* send KV, where that is not as of the scenario: SGLang's own way, which its engines take.
+    """
+    asked, of_sglang = family.variants[0].serve.kv_transfer_config, family.variants[0].version.scheduler == "sglang"
+    return {_CONNECTOR: {"kv_connector": "SGLangConnector"}} if of_sglang and asked is None else {}
+
+
+_CONNECTOR = "serve.kv_transfer_config"
 
 
 #: How a name says a setting.
 _SAID = {"serve.tensor_parallel_size": "TP{}", "serve.pipeline_parallel_size": "PP{}",
          "serve.data_parallel_size": "DP{}", "serve.quantization": "{}", "serve.kv_cache_dtype": "{} KV",
          "serve.max_num_batched_tokens": "{:,} tokens a step", "serve.max_num_seqs": "{:,} sequences",
+         "serve.sglang.chunked_prefill_size": "{:,} tokens a step",
+         "serve.sglang.max_running_requests": "{:,} sequences",
          "serve.enable_expert_parallel": "EP", "engine": "{}"}
 
 
@@ -336,7 +349,7 @@ def name_of(settings: Settings) -> str:
     if pools:
         parts.append(" + ".join(f"{pool['replicas']} {name} TP{pool['serve'].get('tensor_parallel_size', 1)}"
                                 for name, pool in pools.items()))
-    others = [key for key in settings if key not in (*_SAID, "pools", "gpu", "nodes")]
+    others = [key for key in settings if key not in (*_SAID, _CONNECTOR, "pools", "gpu", "nodes")]
     shorter = short_names(others)
     for key, value in settings.items():
         if key in _SAID and value not in ("auto", 1):

@@ -7,8 +7,10 @@ from itertools import pairwise
 import pytest
 
 import ksim
+from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.scenario import Scenario
+from ksim.study.planning.ask import with_engine
 from tests.cli.command import ksim as command
 
 TABLE = {
@@ -17,7 +19,7 @@ TABLE = {
         "count": 50, "arrivals": {"process": "poisson", "rate": 4.0}, "prompt": {"kind": "fixed", "value": 64},
         "output": {"kind": "fixed", "value": 4}}},
 }
-NARROW = {"serve.tensor_parallel_size": [1, 2], "serve.max_num_batched_tokens": [8192]}
+NARROW = {"engine": ["vllm-0.33"], "serve.tensor_parallel_size": [1, 2], "serve.max_num_batched_tokens": [8192]}
 FEW = {"requests": 60, "replications": 3, "over": NARROW}
 SLO = ["ttft:median:20ms"]
 
@@ -121,6 +123,20 @@ def test_shared_prefixes_are_taken_from_the_cache():
     found = ksim.plan(shared, 20.0, SLO, finalists=1, **FEW)
     assert found.best is not None
     assert "half the reuse of prefixes" in {change.what for change in found.changes}
+
+
+def test_engines_are_compared_where_the_scenario_names_none(tmp_path):
+    file = tmp_path / "scenario.toml"
+    file.write_text(Scenario.of(TABLE).to_toml().replace('engine = "vllm-0.33"\n', ""), encoding="utf-8")
+    assert with_engine((), catalog.read(file)) == {}
+    assert with_engine(["engine=sglang-0.5.23"], {"engine": "vllm-0.33"}) == {"engine": ("sglang-0.5.23",)}
+    few = {**FEW, "over": {key: values for key, values in NARROW.items() if key != "engine"}}
+    found = ksim.plan(file, 20.0, SLO, finalists=2, **few)
+    assert {option.settings["engine"] for option in found.options} == {"vllm-0.33", "sglang-0.5.23"}
+    assert len({one.setup.settings["engine"] for one in found.finalists}) == 2
+    file.write_text('engine = "vllm-0.33"\n' + file.read_text(encoding="utf-8"), encoding="utf-8")
+    alone = ksim.plan(file, 20.0, SLO, finalists=1, **few)
+    assert {option.settings["engine"] for option in alone.options} == {"vllm-0.33"}
 
 
 def test_requests_that_engines_would_refuse_are_said():
