@@ -281,12 +281,12 @@ class Steady:
         slope = (self.prompts.mean(step((self.decodes + more)[:, None], self.prompts.tokens)) - mean) / more
         others = slope * np.sqrt(2 / 3 * self.decodes)
         values = self.seconds[:, None] + spread[:, None] * drawn.mixed + others[:, None] * drawn.crowd
-        return np.asarray(np.maximum(values, self.gaps.min(axis=1, keepdims=True)))
+        return np.asarray(np.maximum(values, self.gaps.min(axis=1, keepdims=True)) / drawn.accepted)
 
     @cached_property
     def e2el(self) -> Floats:
         """Seconds to the last token."""
-        return self.ttft + self.drawn.steps * self.tpot
+        return self.ttft + self.drawn.later * self.tpot
 
     @cached_property
     def drawn(self) -> "_Drawn":
@@ -370,11 +370,15 @@ def _statistic(values: Floats, share: float | None) -> Floats:
 
 @frozen(eq=False)
 class _Drawn:
-    """What chance decides of some requests of a load, the same for all engines; shares are uniform from 0 to 1."""
+    """What chance decides of some requests of a load, the same for all engines; shares are uniform from 0 to 1.
+
+    A request has so many tokens after its first one (`later`), and a step gives it so many (`accepted`).
+    """
 
     prompts: Floats
     new: Floats
-    steps: Floats
+    later: Floats
+    accepted: Floats
     step: Floats
     place: Floats
     busy: Floats
@@ -389,10 +393,13 @@ class _Drawn:
         rng = stream(0, "estimate")
         rows = rng.integers(len(load.prompts), size=_DRAWN)
         step, place, busy, others, order = rng.random((5, _DRAWN))
-        steps = np.maximum(1.0, load.outputs[rows] - 1)
-        return cls(prompts=load.prompts[rows], new=load.new[rows], steps=steps, step=step, place=place, busy=busy,
-                   others=others, order=order, long=rng.exponential(size=_DRAWN),
-                   mixed=rng.normal(size=_DRAWN) / np.sqrt(steps), crowd=rng.normal(size=_DRAWN))
+        later = np.maximum(1.0, load.outputs[rows] - 1)
+        steps = np.maximum(1.0, later / load.accepted)
+        long, mixed, crowd, luck = rng.exponential(size=_DRAWN), *rng.normal(size=(3, _DRAWN))
+        accepted = load.accepted * np.maximum(0.1, 1 + load.uneven / np.sqrt(steps) * luck)
+        return cls(prompts=load.prompts[rows], new=load.new[rows], later=later, accepted=accepted, step=step,
+                   place=place, busy=busy, others=others, order=order, long=long, mixed=mixed / np.sqrt(steps),
+                   crowd=crowd)
 
 
 @frozen(eq=False)
@@ -440,4 +447,4 @@ class SteadyApart:
 
     @property
     def e2el(self) -> Floats:
-        return self.ttft + self.prefill.drawn.steps * self.decode.tpot
+        return self.ttft + self.prefill.drawn.later * self.decode.tpot

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
@@ -18,6 +18,7 @@ from ksim.study.grid import Settings, short_names, value_text
 from ksim.study.planning.candidates import OWN, Candidates, EngineFamily, apart
 from ksim.study.planning.estimate import Station, Steady, SteadyApart, station
 from ksim.study.planning.step_prices import LoadSample, StepPrices
+from ksim.study.speculation import accepted_length, accepted_spread
 
 #: The most replicas, and from which ratio on numbers of them are halved by their logarithms.
 _MOST, _NEAR = 512, 3
@@ -37,6 +38,9 @@ class Priced:
     @classmethod
     def of(cls, family: EngineFamily, load: LoadSample) -> "Priced":
         """Price the steps of *family*; raises KsimError."""
+        config = family.variants[0].serve.speculative_config
+        if config is not None:
+            load = evolve(load, accepted=accepted_length(config), uneven=accepted_spread(config))
         return cls(family, station(family.variants, StepPrices.of(family.variants[0], load), load))
 
     @property

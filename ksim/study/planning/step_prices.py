@@ -9,6 +9,7 @@ from attrs import frozen
 from ksim.flow.batch import Batch
 from ksim.results.steps import Floats, Ints
 from ksim.scenario.defaults import Deployment
+from ksim.study.speculation import verified
 
 __all__ = ["PROMPTS", "LoadSample", "StepPrices"]
 
@@ -22,11 +23,17 @@ _DECODES_AT, _MIXED_AT, _PROMPTS_AT = (np.array(grid, dtype=np.float64) for grid
 @frozen(eq=False)
 class LoadSample:
     """What the requests of a question have in common: of some of them, prompt tokens, those of them that a prefix cache
-    holds already, and output tokens."""
+    holds already, and output tokens.
+
+    A step gives a sequence so many tokens on the mean (`accepted`): more than one where it verifies drafts.  Their
+    standard deviation is `uneven` times as much.
+    """
 
     prompts: Floats
     cached: Floats
     outputs: Floats
+    accepted: float = 1.0
+    uneven: float = 0.0
 
     @cached_property
     def new(self) -> Floats:
@@ -36,7 +43,7 @@ class LoadSample:
     @property
     def steps(self) -> float:
         """Steps in which a request decodes, on the mean."""
-        return float(self.outputs.mean()) - 1
+        return (float(self.outputs.mean()) - 1) / self.accepted
 
     @property
     def context(self) -> int:
@@ -82,7 +89,10 @@ class StepPrices:
     @classmethod
     def of(cls, deployment: Deployment, load: LoadSample) -> "StepPrices":
         """Price some steps of *deployment* for sequences as long as those of *load*; raises KsimError."""
-        stages = [timer.summarize(load.batches) for timer in deployment.timers()]
+        config, batches = deployment.serve.speculative_config, load.batches
+        if config is not None:
+            batches = [verified(batch, config) for batch in batches]
+        stages = [timer.summarize(batches) for timer in deployment.timers()]
         table = np.array([[[step.seconds, step.launch_seconds, step.joules] for step in stage] for stage in stages])
         values, alone = table.sum(axis=0).T, len(_DECODES)
         return cls(values[None, :, :alone], values[None, :, alone:].reshape(1, 3, len(PROMPTS), len(_MIXED)))
