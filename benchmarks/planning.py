@@ -93,7 +93,7 @@ def answered(number: int) -> Answered:
     asked, name = question(number)
     begun = time.process_time()
     found = candidates(asked.scenario, asked.kinds)
-    ranked = best_of_families(sorted(options(asked.question, found), key=partial(_order, asked)))
+    ranked = best_of_families(sorted(options(asked.question, found.families), key=partial(_order, asked)))
     seconds = time.process_time() - begun
     judge = ByRuns(evolve(asked.criteria, requests=REQUESTS), InProcess(), Journal(1))
     race = Race(asked.scenario, asked.question, judge, asked.objectives, inf, lambda _: None)

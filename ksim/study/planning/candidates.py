@@ -7,6 +7,7 @@ not fit, or no engine serves, is left out, and the reason is counted.
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -42,6 +43,12 @@ CHECKPOINTS: Mapping[str, Mapping[str, str]] = {
     "qwen3-30b-a3b": {"nvfp4": "nvidia/Qwen3-30B-A3B-FP4"},
     "qwen3-235b-a22b": {"nvfp4": "nvidia/Qwen3-235B-A22B-FP4"},
 }
+#: Drafters of public checkpoints, by model, of which it is known how many drafts are accepted.  DeepSeek-V3 in SGLang
+#: gets 2.18 tokens of a step with two drafts (LMSYS, July 2025, Accelerating SGLang with Multiple Token Prediction);
+#: how both share 1.18 is assumed.
+DRAFTERS: Mapping[str, Mapping[str, Any]] = {
+    "deepseek-v3": {"method": "mtp", "num_speculative_tokens": 2,
+                    "acceptance": {"name": "by_position", "rates_by_position": [0.75, 0.43]}}}
 #: By scheduler, the limits of a step, and what is tried of them beside the engine's own: of tokens, of sequences.
 _LIMITS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "vllm": {"serve.max_num_batched_tokens": (2048, 4096, 8192, 16384), "serve.max_num_seqs": (128, 256)},
@@ -49,7 +56,8 @@ _LIMITS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
                "serve.sglang.max_running_requests": (128, 256)}}
 #: The keys of all of them.
 LIMITS = tuple(key for limits in _LIMITS.values() for key in limits)
-_FORMAT, _CACHE, _ENGINE = "serve.quantization", "serve.kv_cache_dtype", "engine"
+_FORMAT, CACHE, _ENGINE = "serve.quantization", "serve.kv_cache_dtype", "engine"
+DRAFTER, ROUTER = "serve.speculative_config", "router"
 _TENSOR, _STAGES, _DATA, _EXPERTS = (f"serve.{name}" for name in (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"))
 _WAYS = (_TENSOR, _STAGES, _DATA, _EXPERTS)
@@ -148,6 +156,22 @@ def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[Sett
     return Candidates(tuple(families), dict(left_out.most_common()))
 
 
+def drafting(scenario: Scenario, families: Sequence[EngineFamily], over: Sequence[SettingValues] = ()
+             ) -> Iterator[tuple[EngineFamily, EngineFamily]]:
+    """Each of *families*, and the same engines with the drafter that is known of the model: those that there can be."""
+    config = DRAFTERS.get(scenario.model)
+    if config is None or scenario.serve.speculative_config is not None or DRAFTER in values_of(over):
+        return
+    for family in families:
+        with suppress(DoesNotFit):
+            yield family, _family(scenario, family.kind, {**family.shared, DRAFTER: config}, over, {})
+
+
+def routed(family: EngineFamily, router: str) -> EngineFamily:
+    """*family* behind this *router*."""
+    return evolve(family, shared={**family.shared, ROUTER: router})
+
+
 def _needless(settings: Settings, families: Sequence[EngineFamily]) -> bool:
     """Whether *settings* have pipeline stages where one of *families* with the same formats does with fewer."""
     def rest(some: Settings) -> Settings:
@@ -166,7 +190,7 @@ def _short(error: KsimError) -> str:
 def _shared(scenario: Scenario, kind: GpuKind, over: Sequence[SettingValues]) -> Iterator[Settings]:
     """The settings of each family: formats, how GPUs share the model, and what *over* names besides."""
     model, gpu, named = model_of(scenario.model, scenario.serve.hf_overrides), gpu_of(kind.name), values_of(over)
-    axes = {_ENGINE: engines(scenario), _FORMAT: _formats(scenario, gpu), _CACHE: _caches(scenario, gpu),
+    axes = {_ENGINE: engines(scenario), _FORMAT: _formats(scenario, gpu), CACHE: _caches(scenario, gpu),
             **{key: values for key, values in named.items() if key not in (*LIMITS, *_WAYS)}}
     node = system_of(kind.name, None, None).gpus_per_node
     for way in _ways(node, bool(model.decoder.top_k)):

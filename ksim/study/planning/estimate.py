@@ -141,7 +141,7 @@ def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSam
     first = deployments[0]
     serve, stages = first.serve, first.serve.pipeline_parallel_size
     bounds = [limits(one.serve, one.version) for one in deployments]
-    held = [_tokens(one) / stages / load.held for one in deployments]
+    held = [cache_tokens(one) / stages / load.held for one in deployments]
     made = Station(
         prices=prices, load=load, host=first.host, lanes=serve.data_parallel_size * stages, workers=serve.gpus,
         depth=max(1, bounds[0].depth // stages), ahead=bounds[0].async_scheduling,
@@ -152,7 +152,7 @@ def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSam
     return made.of_role(role)
 
 
-def _tokens(deployment: Deployment) -> float:
+def cache_tokens(deployment: Deployment) -> float:
     """The tokens for which a rank has KV cache; 0 where that is too little to start with."""
     try:
         return float(deployment.kv_blocks * deployment.block_tokens)

@@ -15,7 +15,7 @@ from ksim.scenario.sizing import pack
 from ksim.specs.shard import Shard
 from ksim.study.capacity.targets import Target
 from ksim.study.grid import Settings, short_names, value_text
-from ksim.study.planning.candidates import OWN, Candidates, EngineFamily, apart
+from ksim.study.planning.candidates import DRAFTER, OWN, ROUTER, EngineFamily, apart
 from ksim.study.planning.estimate import Station, Steady, SteadyApart, station
 from ksim.study.planning.step_prices import LoadSample, StepPrices
 from ksim.study.speculation import accepted_length, accepted_spread
@@ -139,7 +139,8 @@ class Option:
 
     `settings` make its scenario of the one that was asked for, and so many `replicas` of that carry the rate.  `values`
     are the estimated statistics of targets, in seconds; `watts` are those of all GPUs.  A request takes so many
-    `seconds` on the mean.  `families` are those of its engines: of each pool in turn, where it has pools.
+    `seconds` on the mean.  `families` are those of its engines, of each pool in turn where it has pools, and `loads`
+    the load of each.
     """
 
     settings: Settings = field(repr=False)
@@ -149,6 +150,7 @@ class Option:
     watts: float
     costs: Mapping[str, float]
     seconds: float
+    loads: tuple[LoadSample, ...] = field(repr=False)
 
     @cached_property
     def name(self) -> str:
@@ -184,7 +186,7 @@ class Option:
 
 @frozen
 class PlanQuestion:
-    """What is asked: the `load`, its `rate` in requests/s, and the `targets` to keep."""
+    """What is asked: the `load`, its `rate` in requests/s, or sessions/s, and the `targets` to keep."""
 
     load: LoadSample
     rate: float
@@ -193,29 +195,42 @@ class PlanQuestion:
     @property
     def tokens(self) -> float:
         """Output tokens/s."""
-        return self.rate * float(self.load.outputs.mean())
+        return self.requests * float(self.load.outputs.mean())
+
+    @property
+    def requests(self) -> float:
+        """Requests/s, of sessions each turn."""
+        return self.rate * self.load.turns
 
 
-def options(question: PlanQuestion, found: Candidates) -> Iterator[Option]:
-    """The options of all candidates that can keep the targets; raises KsimError for steps that cannot be priced."""
-    priced = [Priced.of(family, question.load) for family in found.families]
+def options(question: PlanQuestion, families: Sequence[EngineFamily], loads: Mapping[int, LoadSample] | None = None
+            ) -> Iterator[Option]:
+    """The options of all *families* that can keep the targets; raises KsimError for steps that cannot be priced.
+
+    *loads* are those of families by their `id`, where these differ.
+    """
+    priced = [Priced.of(family, (loads or {}).get(id(family), question.load)) for family in families]
     for engines in EngineRows.of(priced):
         yield from _whole(question, engines)
     single = [one for one in priced if one.family.single]
+    after = [target for target in question.targets if target.metric in _DECODED]
     for decode in EngineRows.of(single, "decode"):
+        counts = fewest(decode, question.requests, after)
         for prefill in EngineRows.of(single, "prefill"):
-            yield from _apart(question, prefill, decode)
+            yield from _apart(question, prefill, decode, counts)
 
 
 def _whole(question: PlanQuestion, engines: EngineRows) -> Iterator[Option]:
     """The *engines* that serve requests alone."""
-    counts = fewest(engines, question.rate, question.targets)
+    counts = fewest(engines, question.requests, question.targets)
     if not (which := np.flatnonzero(counts)).size:
         return
-    state = engines.steady(which, counts[which], question.rate)
-    found = _Found.of(question, state, state.watts[:, None])
+    state = engines.steady(which, counts[which], question.requests)
+    found = _Found.of(question, state, state.watts[:, None], (engines.station.load,))
     for place, row in enumerate(which):
         family, replicas = engines.families[row], int(counts[row])
+        if _needs_no_router(family, replicas):
+            continue
         settings = {**family.shared, **family.own[engines.variants[row]]}
         yield found.option(place, settings, [(family, replicas)], replicas)
 
@@ -228,11 +243,13 @@ class _Found:
     values: Mapping[Target, Floats]
     seconds: Floats
     watts: Floats
+    loads: tuple[LoadSample, ...]
 
     @classmethod
-    def of(cls, question: PlanQuestion, state: EstimatedState, watts: Floats) -> "_Found":
+    def of(cls, question: PlanQuestion, state: EstimatedState, watts: Floats, loads: tuple[LoadSample, ...]
+           ) -> "_Found":
         values = {target: state.value(target) for target in question.targets}
-        return cls(question, values, state.e2el.mean(axis=1), watts)
+        return cls(question, values, state.e2el.mean(axis=1), watts, loads)
 
     def option(self, row: int, settings: Settings, engines: Engines, replicas: int = 1) -> Option:
         """The option of a *row*, with so many replicas of each family of *engines*."""
@@ -241,7 +258,7 @@ class _Found:
         return Option(
             settings, replicas, tuple(family for family, _ in engines),
             values={target: float(value[row]) for target, value in self.values.items()}, watts=watts,
-            costs=costs_of(self.question, engines, watts), seconds=float(self.seconds[row]))
+            costs=costs_of(self.question, engines, watts), seconds=float(self.seconds[row]), loads=self.loads)
 
 
 #: What may be minimised, and how it is called.
@@ -267,11 +284,9 @@ def costs_of(question: PlanQuestion, engines: Engines, watts: float) -> dict[str
     return costs
 
 
-def _apart(question: PlanQuestion, prefill: EngineRows, decode: EngineRows) -> Iterator[Option]:
-    """Engines of two families, for each two that may serve apart: as many of *decode* as the targets of tokens need,
-    and the fewest of *prefill* that keep the others beside them."""
-    after = [target for target in question.targets if target.metric in _DECODED]
-    counts = fewest(decode, question.rate, after)
+def _apart(question: PlanQuestion, prefill: EngineRows, decode: EngineRows, counts: Ints) -> Iterator[Option]:
+    """Engines of two families, for each two that may serve apart: so many of *decode* as the targets of tokens need
+    (*counts*), and the fewest of *prefill* that keep the others beside them."""
     pairs = [(first, then) for then in np.flatnonzero(counts) for first in range(len(prefill.families))
              if apart(prefill.families[first], decode.families[then])]
     most = [_room(prefill.families[first], decode.families[then], counts[then], prefill.most[first])
@@ -279,24 +294,31 @@ def _apart(question: PlanQuestion, prefill: EngineRows, decode: EngineRows) -> I
     if not any(most):
         return
     firsts, thens = np.array(pairs)[np.flatnonzero(most)].T
-    decoding = decode.steady(thens, counts[thens], question.rate)
+    decoding = decode.steady(thens, counts[thens], question.requests)
     start, token = np.array([_transfer(prefill.families[first], decode.families[then])
                              for first, then in zip(firsts, thens, strict=True)]).T[:, :, None]
 
     def state(which: Ints, replicas: Ints) -> SteadyApart:
-        return SteadyApart(prefill.steady(firsts[which], replicas, question.rate), decoding.rows(which), start[which],
-                           token[which])
+        filling = prefill.steady(firsts[which], replicas, question.requests)
+        return SteadyApart(filling, decoding.rows(which), start[which], token[which])
 
     needed = fewest_of(lambda which, replicas: kept(state(which, replicas), question.targets),
                        np.array(most)[np.flatnonzero(most)])
     if not (which := np.flatnonzero(needed)).size:
         return
     ended = state(which, needed[which])
-    found = _Found.of(question, ended, np.stack([ended.prefill.watts, ended.decode.watts], axis=1))
+    found = _Found.of(question, ended, np.stack([ended.prefill.watts, ended.decode.watts], axis=1),
+                      (prefill.station.load, decode.station.load))
     for place, pair in enumerate(which):
         engines = ((prefill.families[firsts[pair]], int(needed[pair])),
                    (decode.families[thens[pair]], int(counts[thens[pair]])))
-        yield found.option(place, _settings_apart(engines), engines)
+        if not _needs_no_router(*engines[0]):
+            yield found.option(place, _settings_apart(engines), engines)
+
+
+def _needs_no_router(family: EngineFamily, replicas: int) -> bool:
+    """Whether *family* is one behind a router of its own, and has a single engine: that is a candidate without it."""
+    return ROUTER in family.shared and replicas * family.variants[0].serve.data_parallel_size == 1
 
 
 def _room(prefill: EngineFamily, decode: EngineFamily, count: int, most: int) -> int:
@@ -324,8 +346,9 @@ def _settings_apart(engines: Engines) -> Settings:
     first = engines[0][0]
     node = first.variants[0].system.gpus_per_node
     nodes = -(-pack([family.gpus for family, count in engines for _ in range(count)], node)[1] // node)
-    shared = {key: value for key, value in first.shared.items() if key not in OWN}
-    return {**shared, **_connected(first), "nodes": nodes, "pools": pools}
+    shared = {key: value for key, value in first.shared.items() if key not in (*OWN, ROUTER)}
+    pair = {"pair_router": {"name": "each_side", "prefill": router}} if (router := first.shared.get(ROUTER)) else {}
+    return {**shared, **pair, **_connected(first), "nodes": nodes, "pools": pools}
 
 
 def _connected(family: EngineFamily) -> Settings:
@@ -353,10 +376,15 @@ def name_of(settings: Settings) -> str:
     if pools:
         parts.append(" + ".join(f"{pool['replicas']} {name} TP{pool['serve'].get('tensor_parallel_size', 1)}"
                                 for name, pool in pools.items()))
-    others = [key for key in settings if key not in (*_SAID, _CONNECTOR, "pools", "gpu", "nodes")]
+    if router := settings.get(ROUTER) or settings.get("pair_router", {}).get("prefill"):
+        parts.append(str(router))
+    if drafter := settings.get(DRAFTER):
+        parts.append(f"{drafter['method']} with {drafter['num_speculative_tokens']} drafts")
+    others = [key for key in settings if key not in (
+        *_SAID, _CONNECTOR, DRAFTER, ROUTER, "pair_router", "pools", "gpu", "nodes")]
     shorter = short_names(others)
     for key, value in settings.items():
-        if key in _SAID and value not in ("auto", 1):
+        if key in _SAID and (value is True or value not in ("auto", 1)):
             parts.append(_SAID[key].format(value))
         elif key in others:
             parts.append(f"{shorter[key]} {value_text(value)}")

@@ -26,7 +26,7 @@ class LoadSample:
     holds already, and output tokens.
 
     A step gives a sequence so many tokens on the mean (`accepted`): more than one where it verifies drafts.  Their
-    standard deviation is `uneven` times as much.
+    standard deviation is `uneven` times as much.  A rate counts one of so many requests (`turns`): sessions.
     """
 
     prompts: Floats
@@ -34,6 +34,7 @@ class LoadSample:
     outputs: Floats
     accepted: float = 1.0
     uneven: float = 0.0
+    turns: float = 1.0
 
     @cached_property
     def new(self) -> Floats:

@@ -7,7 +7,7 @@ from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
 from ksim.specs.shard import QUANTIZATIONS
 from ksim.study.grid import SettingValues
-from ksim.study.planning.candidates import CHECKPOINTS, GpuKind, candidates, engines
+from ksim.study.planning.candidates import CHECKPOINTS, GpuKind, candidates, drafting, engines
 
 LOAD = {"synthetic": {"count": 10, "arrivals": {"process": "poisson", "rate": 1.0},
                       "prompt": {"kind": "fixed", "value": 100}, "output": {"kind": "fixed", "value": 10}}}
@@ -108,3 +108,15 @@ def test_variants_of_sglang_have_the_memory_that_follows_from_their_limits():
     family = found("llama-3.1-8b", "h100", over=over, engine="sglang-0.5.23").families[0]
     shares = {one.serve.max_num_batched_tokens: one.serve.sglang.mem_fraction_static for one in family.variants}
     assert shares[2048] > shares[8192] > shares[16384]
+
+
+def test_a_drafter_is_tried_where_its_acceptance_is_known():
+    over = [SettingValues("serve.tensor_parallel_size", (8,)), SettingValues("serve.enable_expert_parallel", (1,)),
+            SettingValues("serve.data_parallel_size", (1,)), SettingValues("serve.kv_cache_dtype", ("auto",))]
+    made = found("deepseek-v3", "h200", over=over)
+    asked = SCENARIO.with_values({"model": "deepseek-v3", "serve.max_model_len": 4096})
+    pairs = [*drafting(asked, made.families)]
+    assert [base for base, _ in pairs] == [*made.families]
+    assert all(one.variants[0].serve.speculative_config.method == "mtp" for _, one in pairs)
+    assert not [*drafting(SCENARIO, made.families)], "of Llama, nobody says how many drafts are accepted"
+    assert not [*drafting(asked, made.families, [SettingValues("serve.speculative_config", ({},))])]
