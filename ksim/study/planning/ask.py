@@ -28,8 +28,9 @@ from ksim.study.directory import StudyDirectory
 from ksim.study.grid import SettingValues
 from ksim.study.plan import StudyPlan
 from ksim.study.planning.candidates import LIMITS, Candidates, GpuKind, candidates
+from ksim.study.planning.options import options
 from ksim.study.planning.race import Finalist, Race, set_up
-from ksim.study.planning.ranking import OBJECTIVES, Option, PlanQuestion, options
+from ksim.study.planning.ranking import OBJECTIVES, Option, PlanQuestion
 from ksim.study.planning.requests import SampledRequests
 from ksim.study.planning.result import Change, DeploymentPlan
 from ksim.study.planning.rounds import rounds

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import combinations as combined
 from itertools import product
 from typing import Any
 
@@ -115,7 +116,8 @@ class Candidates:
         """How many deployments there are in all: each variant, and each two families that serve apart."""
         single = [family for family in self.families if family.single]
         pairs = sum(apart(prefill, decode) for prefill in single for decode in single)
-        return pairs + sum(len(family.variants) for family in self.families)
+        mixed = sum(mixes(one, other) for one, other in combined(self.families, 2))
+        return pairs + mixed + sum(len(family.variants) for family in self.families)
 
 
 #: The settings that a prefill engine and a decode engine may have of their own.
@@ -123,11 +125,20 @@ OWN = (_TENSOR,)
 
 
 def apart(prefill: EngineFamily, decode: EngineFamily) -> bool:
-    """Whether engines of one family may prefill for those of the other: all but the tensor parallelism is the same."""
-    def rest(family: EngineFamily) -> Settings:
-        return {key: value for key, value in family.shared.items() if key not in OWN}
+    """Whether engines of one family may prefill for those of the other: all but the GPUs and the tensor parallelism is
+    the same, blocks of KV as well."""
+    blocks = {family.variants[0].block_tokens for family in (prefill, decode)}
+    return _rest(prefill, OWN) == _rest(decode, OWN) and len(blocks) == 1
 
-    return rest(prefill) == rest(decode)
+
+def mixes(one: EngineFamily, other: EngineFamily) -> bool:
+    """Whether engines of two families may serve side by side: on two kinds of GPUs, each shared in its own way."""
+    return (one.kind != other.kind and ROUTER not in {**one.shared, **other.shared}
+            and _rest(one, (*_WAYS, *LIMITS)) == _rest(other, (*_WAYS, *LIMITS)))
+
+
+def _rest(family: EngineFamily, own: Sequence[str]) -> Settings:
+    return {key: value for key, value in family.shared.items() if key not in (*own, "gpu", "nodes")}
 
 
 def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[SettingValues] = ()) -> Candidates:

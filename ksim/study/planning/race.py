@@ -17,6 +17,7 @@ from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import gpus_of
 from ksim.study.experiment import scenario_at
+from ksim.study.planning.fleets import grown
 from ksim.study.planning.ranking import Option, PlanQuestion, costs_of
 
 #: How many more replicas than estimated are tried.
@@ -155,10 +156,7 @@ def _missed(point: RatePoint) -> str:
 
 def _grown(option: Option, point: RatePoint) -> Option:
     """*option* with one replica more, or of engines apart with one more of those that are too few."""
-    pools = option.settings.get("pools")
-    if not pools:
+    if "pools" not in option.settings:
         return evolve(option, replicas=option.replicas + 1)
     worst = max(point.excess, key=lambda target: point.excess[target][0])
-    grows = _GROWS.get(worst.metric, "prefill")
-    more = {name: {**pool, "replicas": pool["replicas"] + (name == grows)} for name, pool in pools.items()}
-    return evolve(option, settings={**option.settings, "pools": more, "nodes": option.settings["nodes"] + 1})
+    return evolve(option, settings=grown(option.settings, _GROWS.get(worst.metric, "prefill")))

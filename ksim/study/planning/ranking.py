@@ -7,25 +7,18 @@ from typing import Protocol
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ksim.foundation.catalog import plugin
-from ksim.foundation.config import Choice
 from ksim.foundation.units import HOUR
 from ksim.results.steps import Bools, Floats, Ints
-from ksim.scenario.sizing import pack
-from ksim.specs.shard import Shard
 from ksim.study.capacity.targets import Target
-from ksim.study.grid import Settings, short_names, value_text
-from ksim.study.planning.candidates import DRAFTER, OWN, ROUTER, EngineFamily, apart
-from ksim.study.planning.estimate import Station, Steady, SteadyApart, station
+from ksim.study.grid import Settings
+from ksim.study.planning.candidates import EngineFamily
+from ksim.study.planning.estimate import Station, Steady, station
+from ksim.study.planning.fleets import Engines, gpus_of, name_of
 from ksim.study.planning.step_prices import LoadSample, StepPrices
 from ksim.study.speculation import accepted_length, accepted_spread
 
 #: The most replicas, and from which ratio on numbers of them are halved by their logarithms.
 _MOST, _NEAR = 512, 3
-#: Targets that the engine decides which decodes, where another one prefills.
-_DECODED = ("tpot", "itl")
-#: Families, and how many replicas there are of each.
-Engines = Sequence[tuple[EngineFamily, int]]
 
 
 @frozen(eq=False)
@@ -203,40 +196,8 @@ class PlanQuestion:
         return self.rate * self.load.turns
 
 
-def options(question: PlanQuestion, families: Sequence[EngineFamily], loads: Mapping[int, LoadSample] | None = None
-            ) -> Iterator[Option]:
-    """The options of all *families* that can keep the targets; raises KsimError for steps that cannot be priced.
-
-    *loads* are those of families by their `id`, where these differ.
-    """
-    priced = [Priced.of(family, (loads or {}).get(id(family), question.load)) for family in families]
-    for engines in EngineRows.of(priced):
-        yield from _whole(question, engines)
-    single = [one for one in priced if one.family.single]
-    after = [target for target in question.targets if target.metric in _DECODED]
-    for decode in EngineRows.of(single, "decode"):
-        counts = fewest(decode, question.requests, after)
-        for prefill in EngineRows.of(single, "prefill"):
-            yield from _apart(question, prefill, decode, counts)
-
-
-def _whole(question: PlanQuestion, engines: EngineRows) -> Iterator[Option]:
-    """The *engines* that serve requests alone."""
-    counts = fewest(engines, question.requests, question.targets)
-    if not (which := np.flatnonzero(counts)).size:
-        return
-    state = engines.steady(which, counts[which], question.requests)
-    found = _Found.of(question, state, state.watts[:, None], (engines.station.load,))
-    for place, row in enumerate(which):
-        family, replicas = engines.families[row], int(counts[row])
-        if _needs_no_router(family, replicas):
-            continue
-        settings = {**family.shared, **family.own[engines.variants[row]]}
-        yield found.option(place, settings, [(family, replicas)], replicas)
-
-
 @frozen(eq=False)
-class _Found:
+class FoundOptions:
     """What the estimates of some options say: a row for each, with the `watts` of a GPU of each of its engines."""
 
     question: PlanQuestion
@@ -247,7 +208,7 @@ class _Found:
 
     @classmethod
     def of(cls, question: PlanQuestion, state: EstimatedState, watts: Floats, loads: tuple[LoadSample, ...]
-           ) -> "_Found":
+           ) -> "FoundOptions":
         values = {target: state.value(target) for target in question.targets}
         return cls(question, values, state.e2el.mean(axis=1), watts, loads)
 
@@ -265,11 +226,6 @@ class _Found:
 OBJECTIVES = {"gpus": "GPUs", "usd": "$/h", "joules": "J/output token", "carbon": "g CO2e/h"}
 
 
-def gpus_of(engines: Engines) -> int:
-    """The GPUs of all replicas of *engines*."""
-    return sum(count * family.gpus for family, count in engines)
-
-
 def costs_of(question: PlanQuestion, engines: Engines, watts: float) -> dict[str, float]:
     """What *engines* cost that draw so many *watts*, by objective; dollars and carbon where their rates are stated."""
     rates = engines[0][0].rates
@@ -282,110 +238,3 @@ def costs_of(question: PlanQuestion, engines: Engines, watts: float) -> dict[str
     if rates.grams is not None:
         costs["carbon"] = HOUR * facility * rates.grams
     return costs
-
-
-def _apart(question: PlanQuestion, prefill: EngineRows, decode: EngineRows, counts: Ints) -> Iterator[Option]:
-    """Engines of two families, for each two that may serve apart: so many of *decode* as the targets of tokens need
-    (*counts*), and the fewest of *prefill* that keep the others beside them."""
-    pairs = [(first, then) for then in np.flatnonzero(counts) for first in range(len(prefill.families))
-             if apart(prefill.families[first], decode.families[then])]
-    most = [_room(prefill.families[first], decode.families[then], counts[then], prefill.most[first])
-            for first, then in pairs]
-    if not any(most):
-        return
-    firsts, thens = np.array(pairs)[np.flatnonzero(most)].T
-    decoding = decode.steady(thens, counts[thens], question.requests)
-    start, token = np.array([_transfer(prefill.families[first], decode.families[then])
-                             for first, then in zip(firsts, thens, strict=True)]).T[:, :, None]
-
-    def state(which: Ints, replicas: Ints) -> SteadyApart:
-        filling = prefill.steady(firsts[which], replicas, question.requests)
-        return SteadyApart(filling, decoding.rows(which), start[which], token[which])
-
-    needed = fewest_of(lambda which, replicas: kept(state(which, replicas), question.targets),
-                       np.array(most)[np.flatnonzero(most)])
-    if not (which := np.flatnonzero(needed)).size:
-        return
-    ended = state(which, needed[which])
-    found = _Found.of(question, ended, np.stack([ended.prefill.watts, ended.decode.watts], axis=1),
-                      (prefill.station.load, decode.station.load))
-    for place, pair in enumerate(which):
-        engines = ((prefill.families[firsts[pair]], int(needed[pair])),
-                   (decode.families[thens[pair]], int(counts[thens[pair]])))
-        if not _needs_no_router(*engines[0]):
-            yield found.option(place, _settings_apart(engines), engines)
-
-
-def _needs_no_router(family: EngineFamily, replicas: int) -> bool:
-    """Whether *family* is one behind a router of its own, and has a single engine: that is a candidate without it."""
-    return ROUTER in family.shared and replicas * family.variants[0].serve.data_parallel_size == 1
-
-
-def _room(prefill: EngineFamily, decode: EngineFamily, count: int, most: int) -> int:
-    """How many engines of *prefill* there can be beside so many of *decode*, *most* alone."""
-    kind = decode.kind
-    return most if kind.most is None else max(0, min(most, (kind.most - count * decode.gpus) // prefill.gpus))
-
-
-def _transfer(prefill: EngineFamily, decode: EngineFamily) -> tuple[float, float]:
-    """Seconds until KV moves from one engine to the other, and for each token of it, over the NICs of both."""
-    one = prefill.variants[0]
-    serve, link = one.serve, one.system.network or one.system.inside
-    connector = plugin("kv.transfer.connectors", Choice("sglang" if one.version.scheduler == "sglang" else "nixl"))
-    held = one.model.cache_per_token(Shard(tensor=serve.tensor_parallel_size, precision=serve.precision))
-    ends = min(serve.tensor_parallel_size, decode.variants[0].serve.tensor_parallel_size)
-    return connector.start, (serve.tensor_parallel_size * held
-                             / (ends * link.bandwidth * link.efficiency * connector.share))
-
-
-def _settings_apart(engines: Engines) -> Settings:
-    """The settings of *engines* that prefill and, after these, of those that decode."""
-    pools = {role: {"role": role, "replicas": count,
-                    "serve": {key.removeprefix("serve."): family.shared[key] for key in OWN}}
-             for role, (family, count) in zip(("prefill", "decode"), engines, strict=True)}
-    first = engines[0][0]
-    node = first.variants[0].system.gpus_per_node
-    nodes = -(-pack([family.gpus for family, count in engines for _ in range(count)], node)[1] // node)
-    shared = {key: value for key, value in first.shared.items() if key not in (*OWN, ROUTER)}
-    pair = {"pair_router": {"name": "each_side", "prefill": router}} if (router := first.shared.get(ROUTER)) else {}
-    return {**shared, **pair, **_connected(first), "nodes": nodes, "pools": pools}
-
-
-def _connected(family: EngineFamily) -> Settings:
-    """How engines of *family* send KV, where that is not as of the scenario: SGLang's own way, which its engines take.
-    """
-    asked, of_sglang = family.variants[0].serve.kv_transfer_config, family.variants[0].version.scheduler == "sglang"
-    return {_CONNECTOR: {"kv_connector": "SGLangConnector"}} if of_sglang and asked is None else {}
-
-
-_CONNECTOR = "serve.kv_transfer_config"
-
-
-#: How a name says a setting.
-_SAID = {"serve.tensor_parallel_size": "TP{}", "serve.pipeline_parallel_size": "PP{}",
-         "serve.data_parallel_size": "DP{}", "serve.quantization": "{}", "serve.kv_cache_dtype": "{} KV",
-         "serve.max_num_batched_tokens": "{:,} tokens a step", "serve.max_num_seqs": "{:,} sequences",
-         "serve.sglang.chunked_prefill_size": "{:,} tokens a step",
-         "serve.sglang.max_running_requests": "{:,} sequences",
-         "serve.enable_expert_parallel": "EP", "engine": "{}"}
-
-
-def name_of(settings: Settings) -> str:
-    """Such as "TP4, fp8, 8,192 tokens a step on h100"; of engines apart, how many of each."""
-    pools, parts = settings.get("pools"), list[str]()
-    if pools:
-        parts.append(" + ".join(f"{pool['replicas']} {name} TP{pool['serve'].get('tensor_parallel_size', 1)}"
-                                for name, pool in pools.items()))
-    if router := settings.get(ROUTER) or settings.get("pair_router", {}).get("prefill"):
-        parts.append(str(router))
-    if drafter := settings.get(DRAFTER):
-        parts.append(f"{drafter['method']} with {drafter['num_speculative_tokens']} drafts")
-    others = [key for key in settings if key not in (
-        *_SAID, _CONNECTOR, DRAFTER, ROUTER, "pair_router", "pools", "gpu", "nodes")]
-    shorter = short_names(others)
-    for key, value in settings.items():
-        if key in _SAID and (value is True or value not in ("auto", 1)):
-            parts.append(_SAID[key].format(value))
-        elif key in others:
-            parts.append(f"{shorter[key]} {value_text(value)}")
-    return f"{', '.join(parts) or 'one GPU each'} on {settings['gpu']}"

@@ -10,7 +10,8 @@ from ksim.scenario.scenario import Scenario
 from ksim.study.grid import SettingValues
 from ksim.study.planning.candidates import CACHE, ROUTER, Candidates, EngineFamily, drafting, routed, values_of
 from ksim.study.planning.estimate import cache_tokens
-from ksim.study.planning.ranking import Option, PlanQuestion, options
+from ksim.study.planning.options import options
+from ksim.study.planning.ranking import Option, PlanQuestion
 from ksim.study.planning.requests import SPREADING, SampledRequests
 from ksim.study.planning.step_prices import LoadSample
 

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.study.planning.ranking import fewest_of, name_of
+from ksim.study.planning.fleets import name_of
+from ksim.study.planning.ranking import fewest_of
 
 
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=6), st.integers(1, 512))
@@ -25,8 +26,8 @@ def test_names_say_what_differs():
     assert name_of({"gpu": "h100", "serve.tensor_parallel_size": 4, "serve.quantization": "fp8",
                     "serve.kv_cache_dtype": "auto", "serve.max_num_batched_tokens": 2048}) == \
         "TP4, fp8, 2,048 tokens a step on h100"
-    pools = {"prefill": {"replicas": 3, "serve": {"tensor_parallel_size": 2}},
-             "decode": {"replicas": 1, "serve": {"tensor_parallel_size": 4}}}
+    pools = {"prefill": {"role": "prefill", "replicas": 3, "serve": {"tensor_parallel_size": 2}},
+             "decode": {"role": "decode", "replicas": 1, "serve": {"tensor_parallel_size": 4}}}
     assert name_of({"gpu": "h200", "pools": pools}) == "3 prefill TP2 + 1 decode TP4 on h200"
     assert name_of({"gpu": "h200", "engine": "vllm-0.22", "serve.enable_prefix_caching": False}) == \
         "vllm-0.22, enable_prefix_caching false on h200"
