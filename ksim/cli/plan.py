@@ -25,8 +25,8 @@ Gpus = Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME[:COUNT][=
                                                 " h100:16=2.5; may be repeated; by default the scenario's")]
 Rate = Annotated[float | None, typer.Option("--rate", help="requests/s to carry; by default the scenario's")]
 Minimize = Annotated[list[str] | None, typer.Option("--minimize", metavar="gpus|usd|joules|carbon", help="what shall be"
-                                                    " least; repeated, what comes first counts first; by default usd"
-                                                    " where GPUs have prices, else gpus")]
+                                                    " least; repeated, a front of all, and the best by their product;"
+                                                    " by default usd where GPUs have prices, else gpus")]
 Time = Annotated[str, typer.Option("--time", help="after so long, no further finalist is simulated")]
 Finalists = Annotated[int, typer.Option(min=1, help="how many candidates are simulated at most")]
 Replications = Annotated[int, typer.Option(min=2, help="replications of each simulation, at most")]

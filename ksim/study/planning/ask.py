@@ -30,12 +30,13 @@ from ksim.study.plan import StudyPlan
 from ksim.study.planning.candidates import LIMITS, Candidates, GpuKind, candidates
 from ksim.study.planning.options import options
 from ksim.study.planning.race import Finalist, Race, set_up
-from ksim.study.planning.ranking import OBJECTIVES, Option, PlanQuestion
+from ksim.study.planning.ranking import Option, PlanQuestion, dominates
 from ksim.study.planning.requests import SampledRequests
 from ksim.study.planning.result import Change, DeploymentPlan
 from ksim.study.planning.rounds import rounds
 from ksim.study.planning.step_prices import LoadSample
 from ksim.study.workers import Where
+from ksim.views.wording import OBJECTIVES
 
 _GPU = re.compile(r"(?P<name>[^:=]+)(:(?P<most>\d+))?(=(?P<price>.+))?")
 
@@ -48,10 +49,10 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
     """The deployment of *scenario*'s model that carries *rate* requests/s within *slo* at the least cost.
 
     *gpus* are texts such as "h100", "h100=2.5" with its price in dollars an hour, or "h100:16" where there are no more;
-    by default, the scenario's.  *minimize* names what to minimise, in order: gpus, usd, joules, carbon.  *over* has
-    values for keys, as of `ksim.capacity`, in place of those that are tried; of a Scenario whose engine is the usual
-    one, it names the engine where no other shall be tried.  No simulation of another of up to *finalists* begins after
-    *time*.  Raises KsimError.
+    by default, the scenario's.  *minimize* names what to minimise: gpus, usd, joules, carbon; several give a front, and
+    the least product is the best.  *over* has values for keys, as of `ksim.capacity`, in place of those that are tried;
+    of a Scenario whose engine is the usual one, it names the engine where no other shall be tried.  No simulation of
+    another of up to *finalists* begins after *time*.  Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
     named = over if isinstance(scenario, Scenario) else with_engine(over, catalog.read(Path(scenario)))
@@ -71,7 +72,7 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
         with journal.finished():
             judge = ByRuns(_longer(asked.criteria, asked.question, ranked), pool, journal)
             race = Race(asked.scenario, asked.question, judge, asked.objectives, until, journal.stage)
-            ended = race.run([*best_of_families(ranked)], finalists)
+            ended = race.run(front_first(best_of_families(ranked), asked.objectives), finalists)
         answer = _answer(asked, name, (count, found.left_out), ranked, ended, journal.runs)
         if journal.directory is not None:
             answer.save(journal.directory.path)
@@ -266,3 +267,13 @@ def best_of_families(ranked: Sequence[Option]) -> Sequence[Option]:
     for option in ranked:
         seen.setdefault(repr({key: value for key, value in option.settings.items() if key not in LIMITS}), option)
     return [*seen.values()]
+
+
+def front_first(ranked: Sequence[Option], objectives: Sequence[str]) -> list[Option]:
+    """The best of *ranked* options, then what no other beats in one of several *objectives* without losing in another,
+    then the others."""
+    if len(objectives) == 1:
+        return [*ranked]
+    front = [one for one in ranked if not any(dominates(other.costs, one.costs, objectives) for other in ranked)]
+    first = {id(one) for one in front}
+    return [*front, *(one for one in ranked if id(one) not in first)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -172,9 +173,9 @@ class Option:
         return max(value / target.limit for target, value in self.values.items())
 
     def order(self, objectives: Sequence[str]) -> tuple[float, ...]:
-        """A key to sort by: the *objectives*, then engines that are not apart, then joules."""
-        return (*(round(self.costs[name], 6) for name in objectives), float("pools" in self.settings),
-                self.costs["joules"], self.strain)
+        """A key to sort by: the product of *objectives*, then engines that are not apart, then joules."""
+        return (round(cost_of(self.costs, objectives), 6), float("pools" in self.settings), self.costs["joules"],
+                self.strain)
 
 
 @frozen
@@ -222,8 +223,20 @@ class FoundOptions:
             costs=costs_of(self.question, engines, watts), seconds=float(self.seconds[row]), loads=self.loads)
 
 
-#: What may be minimised, and how it is called.
-OBJECTIVES = {"gpus": "GPUs", "usd": "$/h", "joules": "J/output token", "carbon": "g CO2e/h"}
+def cost_of(costs: Mapping[str, float], objectives: Sequence[str]) -> float:
+    """The product of *costs* that are to be minimised: of several *objectives*, a per cent of each counts alike."""
+    return prod(costs[name] for name in objectives)
+
+
+def dominates(costs: Mapping[str, float], others: Mapping[str, float], objectives: Sequence[str]) -> bool:
+    """Whether *costs* are nowhere above *others*, and somewhere below."""
+    pairs = [(costs[name], others[name]) for name in objectives]
+    return (all(one <= other * (1 + EQUAL) for one, other in pairs)
+            and any(one < other * (1 - EQUAL) for one, other in pairs))
+
+
+#: Costs that differ by less are equal.
+EQUAL = 1e-6
 
 
 def costs_of(question: PlanQuestion, engines: Engines, watts: float) -> dict[str, float]:

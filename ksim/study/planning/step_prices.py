@@ -120,14 +120,16 @@ class StepPrices:
 
 
 def _interpolated(alone: Floats, beside: Floats, decodes: Floats, prompts: Floats) -> Sequence[Floats]:
-    """Each table of `StepPrices` at numbers of *decodes*, one a row, and of *prompts*, one or several a row."""
-    count = alone.shape[1]
-    tables, (row, up) = np.arange(len(decodes)) % len(alone), _between(_DECODES_AT, decodes.reshape(-1))
+    """Each table of `StepPrices` at numbers of *decodes*, and of *prompts*, one or several a row.
+
+    With prompts, there is one number of decodes a row.
+    """
+    count, (row, up) = alone.shape[1], _between(_DECODES_AT, decodes.reshape(-1))
+    tables = np.repeat(np.arange(len(decodes)) % len(alone), decodes.size // max(1, len(decodes)))
     up = up[:, None]
     plain = (alone[tables, :, row] * (1 - up) + alone[tables, :, row + 1] * up).T.reshape(count, *decodes.shape)
-    shape = np.broadcast_shapes(decodes.shape, prompts.shape)
     if not np.any(prompts):
-        return [*np.broadcast_to(plain, (count, *shape))]
+        return [*np.broadcast_to(plain, (count, *np.broadcast_shapes(decodes.shape, prompts.shape)))]
     row, up = _between(_MIXED_AT, decodes.reshape(-1))
     up = up[:, None, None]
     table = beside[tables, :, :, row] * (1 - up) + beside[tables, :, :, row + 1] * up

@@ -11,6 +11,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.scenario import Scenario
 from ksim.study.planning.ask import with_engine
+from ksim.study.planning.ranking import dominates
 from tests.cli.command import ksim as command
 
 TABLE = {
@@ -105,10 +106,27 @@ def test_a_plan_goes_on_where_it_was_stopped(tmp_path, planned):
     assert again.sentence == whole.sentence and again.document["finalists"] == whole.document["finalists"]
 
 
-def test_the_cheapest_need_not_have_the_fewest_gpus():
-    found = ksim.plan(Scenario.of(TABLE), 50.0, SLO, ["h100=2", "h200=5"], ["joules", "gpus"], finalists=1, **FEW)
-    assert found.objectives == ("joules", "gpus")
-    assert found.options[0].costs["joules"] == min(option.costs["joules"] for option in found.options)
+def test_several_objectives_give_a_front(tmp_path):
+    """The GPU that is cheaper here draws more: neither costs less of both."""
+    found = ksim.plan(Scenario.of(TABLE), 50.0, SLO, ["h100=0.6", "l40s=0.8"], ["usd", "joules"], finalists=4,
+                      output=tmp_path / "study", **FEW)
+    front = found.front
+    assert found.objectives == ("usd", "joules") and found.best in front and len(front) > 1
+    for one in front:
+        assert not any(dominates(other.costs, one.costs, found.objectives) for other in found.finalists if other.stands)
+    product = [one.costs["usd"] * one.costs["joules"] for one in found.finalists if one.stands]
+    assert product[0] == min(product)
+    assert f"; chosen of {len(front)} on the front for the least product of $/h and J/output token" in found.sentence
+    document = json.loads((tmp_path / "study" / "plan.json").read_text(encoding="utf-8"))
+    assert document["front"] == [one.setup.name for one in front]
+    assert sum("on the front" in line for line in found.text.splitlines()) >= len(front) - 1
+    assert (tmp_path / "study" / "plots" / "front.png").is_file()
+
+
+def test_a_single_objective_has_a_front_of_equals(planned):
+    found, _ = planned
+    assert {one.costs["usd"] for one in found.front} == {found.best.costs["usd"]}
+    assert "on the front" not in found.text
 
 
 def test_targets_that_nothing_keeps_are_said():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.study.planning.fleets import name_of
-from ksim.study.planning.ranking import fewest_of
+from ksim.study.planning.ranking import cost_of, dominates, fewest_of
 
 
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=6), st.integers(1, 512))
@@ -20,6 +20,19 @@ def test_the_fewest_are_found_for_all_variants_at_a_time(needed, most):
     found = fewest_of(carries, np.full(len(needed), most))
     assert found.tolist() == [need if 0 < need <= most else 0 for need in needed]
     assert len(asked) < 16, "numbers are halved"
+
+
+COSTS = st.fixed_dictionaries({"usd": st.integers(1, 5).map(float), "joules": st.integers(1, 5).map(float)})
+
+
+@given(st.lists(COSTS, min_size=1, max_size=12))
+def test_the_least_product_is_on_the_front(rows):
+    names = ("usd", "joules")
+    least = min(rows, key=lambda costs: cost_of(costs, names))
+    assert not any(dominates(other, least, names) for other in rows)
+    front = [costs for costs in rows if not any(dominates(other, costs, names) for other in rows)]
+    for costs in rows:
+        assert costs in front or any(dominates(other, costs, names) for other in front)
 
 
 def test_names_say_what_differs():
