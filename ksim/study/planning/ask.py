@@ -253,7 +253,10 @@ def _gpus_of(question: PlanQuestion, best: Option, loads: Mapping[int, LoadSampl
 
 
 def _alike(option: Option, best: Option) -> bool:
-    """Whether *option* is *best* with other numbers of replicas."""
+    """Whether *option* is *best* with other numbers of replicas, of which a mix of GPUs may have none of a kind."""
+    if "+" in best.gpu and all(pool["role"] == "both" for pool in best.settings["pools"].values()):
+        return all(pool["role"] == "both" for pool in option.settings.get("pools", {}).values())
+
     def bare(one: Option) -> Any:
         pools = {name: pool["serve"] for name, pool in one.settings.get("pools", {}).items()}
         return {key: value for key, value in one.settings.items() if key not in ("pools", "nodes")} | {"pools": pools}

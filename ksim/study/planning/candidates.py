@@ -148,6 +148,7 @@ def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[Sett
     deployed.
     """
     families, left_out, networks = list[EngineFamily](), Counter[str](), dict[Hashable, Deployment]()
+    refused: KsimError | None = None
     for kind in kinds:
         for settings in _shared(scenario, kind, over):
             if _needless(settings, families):
@@ -160,7 +161,10 @@ def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[Sett
                 left_out["does not fit into the memory"] += 1
             except KsimError as error:
                 left_out[_short(error)] += 1
+                refused = error
     if not families:
+        if refused is not None and len(left_out) == 1:
+            raise refused
         reasons = "; ".join(f"{reason} ({count} times)" for reason, count in left_out.most_common(3))
         raise KsimError(f"no candidate can be deployed: {reasons or 'there are too few GPUs'}; name other GPUs with"
                         " --gpu, or more of them")

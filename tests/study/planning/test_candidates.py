@@ -120,3 +120,9 @@ def test_a_drafter_is_tried_where_its_acceptance_is_known():
     assert all(one.variants[0].serve.speculative_config.method == "mtp" for _, one in pairs)
     assert not [*drafting(SCENARIO, made.families)], "of Llama, nobody says how many drafts are accepted"
     assert not [*drafting(asked, made.families, [SettingValues("serve.speculative_config", ({},))])]
+
+
+def test_what_no_engine_takes_is_said_in_full():
+    with pytest.raises(KsimError, match="how many drafted tokens are accepted is not known without running the model"):
+        found("llama-3.1-8b", "h100", over=[SettingValues("serve.speculative_config", (
+            {"method": "eagle3", "model": "eagle3-llama-3.1-8b", "num_speculative_tokens": 2},))])
