@@ -237,7 +237,7 @@ def _changes(asked: PlanStudy, best: Option) -> Iterator[Change]:
         def other(load: LoadSample, prompts: float = prompts, outputs: float = outputs, reuse: float = reuse
                   ) -> LoadSample:
             return evolve(load, prompts=load.prompts * prompts, cached=load.cached * prompts * reuse,
-                          outputs=load.outputs * outputs)
+                          outputs=load.outputs * outputs, asked=None if load.asked is None else load.asked * prompts)
 
         if reuse == 1 or question.load.cached.any():
             loads = {id(family): other(load) for family, load in zip(best.families, best.loads, strict=True)}

@@ -62,7 +62,8 @@ class Station:
     def of_role(self, role: str) -> "Station":
         """The same engines in a pool of this *role*: both, prefill or decode."""
         decodes = role != "prefill"
-        return evolve(self, ahead=self.ahead and decodes, decodes=decodes, prompts=role != "decode")
+        return evolve(self, load=self.load if decodes else self.load.prefilled, ahead=self.ahead and decodes,
+                      decodes=decodes, prompts=role != "decode")
 
     @property
     def alike(self) -> Hashable:

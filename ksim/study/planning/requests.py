@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
+from math import inf
 
 import numpy as np
 from attrs import field, frozen
@@ -59,6 +60,16 @@ class SampledRequests:
         """The load of one cache that holds all prompts."""
         return self._load(1, np.inf)
 
+    @cached_property
+    def _asked(self) -> Floats | None:
+        """The prompt tokens of the turn before each request, of any other infinitely many; None without sessions."""
+        last, found = dict[str, float](), list[float]()
+        for request in self.requests:
+            found.append(last.get(request.session, inf))
+            if request.session:
+                last[request.session] = float(request.prompt)
+        return np.array(found) if last else None
+
     @property
     def shared(self) -> bool:
         """Whether some requests find a part of their prompts in a cache."""
@@ -86,7 +97,7 @@ class SampledRequests:
             blocks = tokens / _BLOCK * prompts.mean() / (prompts.mean() + outputs.mean())  # outputs take the rest
             for rows, reuses in self._reuses(streams):
                 cached[rows] = _held(reuses, blocks, len(rows))
-        return LoadSample(prompts, np.minimum(cached, prompts - 1), outputs, turns=self.turns)
+        return LoadSample(prompts, np.minimum(cached, prompts - 1), outputs, turns=self.turns, asked=self._asked)
 
     def _reuses(self, streams: int) -> list[tuple[Ints, Reuses]]:
         """The requests of each of so many *streams*, which take turns, and what these use again."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.flow.batch import Batch
 from ksim.results.steps import Floats, Ints
@@ -26,7 +26,8 @@ class LoadSample:
     holds already, and output tokens.
 
     A step gives a sequence so many tokens on the mean (`accepted`): more than one where it verifies drafts.  Their
-    standard deviation is `uneven` times as much.  A rate counts one of so many requests (`turns`): sessions.
+    standard deviation is `uneven` times as much.  A rate counts one of so many requests (`turns`): sessions.  Of the
+    `cached` tokens, so many were computed as prompts (`asked`), and not generated.
     """
 
     prompts: Floats
@@ -35,11 +36,17 @@ class LoadSample:
     accepted: float = 1.0
     uneven: float = 0.0
     turns: float = 1.0
+    asked: Floats | None = None
 
     @cached_property
     def new(self) -> Floats:
         """Prompt tokens that have to be computed."""
         return self.prompts - self.cached
+
+    @cached_property
+    def prefilled(self) -> "LoadSample":
+        """The same for engines that prefill alone: they have no tokens that others generated."""
+        return self if self.asked is None else evolve(self, cached=np.minimum(self.cached, self.asked))
 
     @property
     def steps(self) -> float:

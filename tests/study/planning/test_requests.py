@@ -92,5 +92,15 @@ def test_a_plan_tries_a_router_that_looks_at_prefixes():
     assert not any("router" in option.settings for option in found.options), "the scenario's own stays"
 
 
+def test_engines_that_prefill_have_no_answers_of_earlier_turns():
+    made = sampled(**SESSIONS)
+    load = made.whole
+    assert load.prefilled.cached.sum() < load.cached.sum()
+    later = load.asked < np.inf
+    assert 0.5 < later.mean() < 0.9 and np.all(load.prefilled.cached[later] <= load.asked[later])
+    plain = sampled(**PREFIXES).whole
+    assert plain.prefilled is plain
+
+
 def test_hits_never_exceed_the_prompt(sharing):
     assert np.all(sharing.whole.cached < sharing.whole.prompts)
