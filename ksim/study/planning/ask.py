@@ -28,7 +28,7 @@ from ksim.study.directory import StudyDirectory
 from ksim.study.grid import SettingValues
 from ksim.study.plan import StudyPlan
 from ksim.study.planning.candidates import LIMITS, Candidates, GpuKind, candidates
-from ksim.study.planning.options import options
+from ksim.study.planning.options import fastest, options
 from ksim.study.planning.race import Finalist, Race, set_up
 from ksim.study.planning.ranking import Option, PlanQuestion, dominates
 from ksim.study.planning.requests import SampledRequests
@@ -73,7 +73,7 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
             judge = ByRuns(_longer(asked.criteria, asked.question, ranked), pool, journal)
             race = Race(asked.scenario, asked.question, judge, asked.objectives, until, journal.stage)
             ended = race.run(front_first(best_of_families(ranked), asked.objectives), finalists)
-        answer = _answer(asked, name, (count, found.left_out), ranked, ended, journal.runs)
+        answer = _answer(asked, name, (count, found), ranked, ended, journal.runs)
         if journal.directory is not None:
             answer.save(journal.directory.path)
         journal.forget()
@@ -218,14 +218,15 @@ _OTHERS = {"prompts longer by 20 %": (1.2, 1.0, 1.0), "outputs longer by 20 %": 
            "half the reuse of prefixes": (1.0, 1.0, 0.5)}
 
 
-def _answer(asked: PlanStudy, name: str, looked_at: tuple[int, Mapping[str, int]], ranked: Sequence[Option],
+def _answer(asked: PlanStudy, name: str, looked_at: tuple[int, Candidates], ranked: Sequence[Option],
             ended: Sequence[Finalist], runs: int) -> DeploymentPlan:
     best = next((one for one in ended if one.stands), None)
     taken = [best.setup] if best else [set_up(asked.scenario, option) for option in ranked[:1]]
-    count, left_out = looked_at
+    count, found = looked_at
     return DeploymentPlan(
         name, asked.criteria, asked.rate, tokens=asked.question.tokens, objectives=asked.objectives,
-        candidates=count, left_out=left_out, options=ranked, finalists=ended,
+        candidates=count, left_out=found.left_out, options=ranked, finalists=ended,
+        fastest={} if ranked else fastest(asked.question, found.families),
         assumptions=assumptions(asked.scenario, taken, asked.criteria),
         changes=[*_changes(asked, best.option)] if best else [], runs=runs)
 

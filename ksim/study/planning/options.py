@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ksim.results.steps import Ints
+from ksim.study.capacity.targets import Target
 from ksim.study.planning.candidates import ROUTER, EngineFamily, apart
 from ksim.study.planning.estimate import SteadyApart
 from ksim.study.planning.fleets import apart_settings, transfer
@@ -14,7 +15,7 @@ from ksim.study.planning.mixes import mixed
 from ksim.study.planning.ranking import EngineRows, FoundOptions, Option, PlanQuestion, Priced, fewest, fewest_of, kept
 from ksim.study.planning.step_prices import LoadSample
 
-__all__ = ["options"]
+__all__ = ["fastest", "options"]
 
 #: Targets that the engine decides which decodes, where another one prefills.
 _DECODED = ("tpot", "itl")
@@ -36,6 +37,17 @@ def options(question: PlanQuestion, families: Sequence[EngineFamily], loads: Map
         counts = fewest(decode, question.requests, after)
         for prefill in EngineRows.of(single, "prefill"):
             yield from _apart(question, prefill, decode, counts)
+
+
+def fastest(question: PlanQuestion, families: Sequence[EngineFamily]) -> dict[Target, float]:
+    """The least seconds of each target of any of *families*, with one request at a time."""
+    rows = EngineRows.of([Priced.of(family, question.load) for family in families])
+    states = [engines.station.steady(np.full(len(engines.families), _RARELY)) for engines in rows]
+    return {target: min(float(state.value(target).min()) for state in states) for target in question.targets}
+
+
+#: Requests/s that never meet.
+_RARELY = 1e-6
 
 
 def _whole(question: PlanQuestion, engines: EngineRows) -> Iterator[Option]:

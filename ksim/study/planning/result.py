@@ -45,7 +45,8 @@ class DeploymentPlan:
     """The best deployment for a `rate`: `finalists` were simulated, the best one first, and `options` are estimates.
 
     `candidates` were looked at; of others, `left_out` says why they cannot be.  `assumptions` are what the answer takes
-    for granted, and `changes` what would change it.
+    for granted, and `changes` what would change it.  Where there are no options, `fastest` has the least seconds of
+    each target, with one request at a time.
     """
 
     title: str
@@ -60,6 +61,7 @@ class DeploymentPlan:
     assumptions: Sequence[str] = field(repr=False)
     changes: Sequence[Change] = field(repr=False)
     runs: int = 0
+    fastest: Mapping[Target, float] = field(factory=dict, repr=False)
 
     @property
     def best(self) -> Finalist | None:
@@ -107,8 +109,11 @@ class DeploymentPlan:
 
     def _none(self) -> str:
         if not self.options:
+            missed = [f"with one request at a time, {named(target)} is {milliseconds(value)} on the fastest; allow more"
+                      for target, value in self.fastest.items() if value > target.limit]
             return (f"none of {self.candidates:,} candidates carries {self.rate:g} requests/s within"
-                    f" {' and '.join(map(str, self.criteria.targets))}, by estimates; allow more, or name other GPUs")
+                    f" {' and '.join(map(str, self.criteria.targets))}, by estimates:"
+                    f" {', and '.join(missed) or 'there are too few GPUs; allow more of them, or name others'}")
         tried = "; ".join(f"{one.setup.name}: {one.problem}" for one in self.finalists[:2])
         return f"none of {len(self.finalists)} finalists carries {self.rate:g} requests/s: {tried}"
 

@@ -1,6 +1,7 @@
 """Plans from a question to an answer and its directory."""
 
 import json
+import re
 from html import unescape
 from itertools import pairwise
 
@@ -133,6 +134,12 @@ def test_targets_that_nothing_keeps_are_said():
     found = ksim.plan(Scenario.of(TABLE), 10.0, ["ttft:p99:1ms"], **FEW)
     assert found.best is None and not found.options and found.best_scenario is None
     assert found.sentence.startswith(f"none of {found.candidates} candidates carries 10 requests/s within ttft:p99:1ms")
+    assert re.search(r"with one request at a time, TTFT p99 is [\d.]+ ms on the fastest; allow more$", found.sentence)
+
+
+def test_too_few_gpus_are_said():
+    found = ksim.plan(Scenario.of(TABLE), 1e5, SLO, ["h100:2=2"], **FEW)
+    assert found.best is None and found.sentence.endswith("there are too few GPUs; allow more of them, or name others")
 
 
 def test_shared_prefixes_are_taken_from_the_cache():
