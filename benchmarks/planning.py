@@ -15,8 +15,9 @@ from ksim.study.capacity.journal import Journal
 from ksim.study.capacity.judge import ByRuns
 from ksim.study.planning.ask import PlanStudy, best_of_families
 from ksim.study.planning.candidates import candidates
+from ksim.study.planning.options import options
 from ksim.study.planning.race import Finalist, Race
-from ksim.study.planning.ranking import Option, options
+from ksim.study.planning.ranking import Option
 from ksim.study.workers import InProcess, Where, in_order
 
 #: Questions that are drawn, of which those about a slow model are left out.
@@ -93,7 +94,7 @@ def answered(number: int) -> Answered:
     asked, name = question(number)
     begun = time.process_time()
     found = candidates(asked.scenario, asked.kinds)
-    ranked = best_of_families(sorted(options(asked.question, found), key=partial(_order, asked)))
+    ranked = best_of_families(sorted(options(asked.question, found.families), key=partial(_order, asked)))
     seconds = time.process_time() - begun
     judge = ByRuns(evolve(asked.criteria, requests=REQUESTS), InProcess(), Journal(1))
     race = Race(asked.scenario, asked.question, judge, asked.objectives, inf, lambda _: None)

@@ -6,7 +6,7 @@ and for the prompts before it.  All steps have ksim's own prices.  `benchmarks/p
 simulations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from math import inf
 
@@ -33,7 +33,7 @@ FULL = 0.97
 
 @frozen(eq=False)
 class Station:
-    """Engines of one kind that a request passes, in several variants with the same prices: a row for each.
+    """Engines of one kind that a request passes, in several variants: a row for each.
 
     An engine has so many `lanes` of sequences: ranks of attention, or batches among pipeline stages.  In a step of a
     variant, a lane computes at most its `budget` of tokens, and holds at most so many sequences (`most`).  Where the
@@ -57,7 +57,26 @@ class Station:
 
     def rows(self, which: Ints) -> "Station":
         """The variants of these numbers, of which some may come several times."""
-        return evolve(self, budget=self.budget[which], most=self.most[which])
+        return evolve(self, prices=self.prices.rows(which), budget=self.budget[which], most=self.most[which])
+
+    def of_role(self, role: str) -> "Station":
+        """The same engines in a pool of this *role*: both, prefill or decode."""
+        decodes = role != "prefill"
+        return evolve(self, load=self.load if decodes else self.load.prefilled, ahead=self.ahead and decodes,
+                      decodes=decodes, prompts=role != "decode")
+
+    @property
+    def alike(self) -> Hashable:
+        """What stations have in common whose variants may be rows of one (`joined`)."""
+        return (id(self.load), self.host, self.lanes, self.workers > 1, self.depth, self.ahead, self.mixes,
+                self.decodes, self.prompts, self.block, self.idle)
+
+    @classmethod
+    def joined(cls, stations: Sequence["Station"]) -> "Station":
+        """The variants of all *stations*, which are `alike`, one after the other."""
+        prices = StepPrices.joined([one.prices for one in stations], [len(one.budget) for one in stations])
+        return evolve(stations[0], prices=prices, budget=np.concatenate([one.budget for one in stations]),
+                      most=np.concatenate([one.most for one in stations]))
 
     def chunk(self, decodes: Floats) -> Floats:
         """Prompt tokens of a step beside so many *decodes* at most."""
@@ -120,20 +139,21 @@ def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSam
 
     Their *role* is that of a pool: both, prefill or decode.
     """
-    first, decodes = deployments[0], role != "prefill"
+    first = deployments[0]
     serve, stages = first.serve, first.serve.pipeline_parallel_size
     bounds = [limits(one.serve, one.version) for one in deployments]
-    held = [_tokens(one) / stages / load.held for one in deployments]
-    return Station(
+    held = [cache_tokens(one) / stages / load.held for one in deployments]
+    made = Station(
         prices=prices, load=load, host=first.host, lanes=serve.data_parallel_size * stages, workers=serve.gpus,
-        depth=max(1, bounds[0].depth // stages), ahead=bounds[0].async_scheduling and decodes,
-        mixes=first.version.scheduler != "sglang", decodes=decodes, prompts=role != "decode", block=first.block_tokens,
+        depth=max(1, bounds[0].depth // stages), ahead=bounds[0].async_scheduling,
+        mixes=first.version.scheduler != "sglang", decodes=True, prompts=True, block=first.block_tokens,
         idle=first.gpu.power.idle,
         budget=np.array([float(bound.max_num_batched_tokens) for bound in bounds]),
         most=np.array([min(bound.max_num_seqs / stages, most) for bound, most in zip(bounds, held, strict=True)]))
+    return made.of_role(role)
 
 
-def _tokens(deployment: Deployment) -> float:
+def cache_tokens(deployment: Deployment) -> float:
     """The tokens for which a rank has KV cache; 0 where that is too little to start with."""
     try:
         return float(deployment.kv_blocks * deployment.block_tokens)
@@ -192,6 +212,12 @@ class Steady:
     prompts: StepPrompts
     full: NDArray[np.bool_]
     turns: Floats
+
+    def rows(self, which: Ints) -> "Steady":
+        """The states of these numbers, of which some may come several times."""
+        prompts = StepPrompts(self.prompts.tokens[which], self.prompts.shares[which])
+        return Steady(self.station.rows(which), self.rates[which], self.decodes[which], self.seconds[which], prompts,
+                      self.full[which], self.turns[which])
 
     def value(self, target: Target) -> Floats:
         """The statistic of *target* in seconds at each rate; infinite where a station is full."""
@@ -256,12 +282,12 @@ class Steady:
         slope = (self.prompts.mean(step((self.decodes + more)[:, None], self.prompts.tokens)) - mean) / more
         others = slope * np.sqrt(2 / 3 * self.decodes)
         values = self.seconds[:, None] + spread[:, None] * drawn.mixed + others[:, None] * drawn.crowd
-        return np.asarray(np.maximum(values, self.gaps.min(axis=1, keepdims=True)))
+        return np.asarray(np.maximum(values, self.gaps.min(axis=1, keepdims=True)) / drawn.accepted)
 
     @cached_property
     def e2el(self) -> Floats:
         """Seconds to the last token."""
-        return self.ttft + self.drawn.steps * self.tpot
+        return self.ttft + self.drawn.later * self.tpot
 
     @cached_property
     def drawn(self) -> "_Drawn":
@@ -345,11 +371,15 @@ def _statistic(values: Floats, share: float | None) -> Floats:
 
 @frozen(eq=False)
 class _Drawn:
-    """What chance decides of some requests of a load, the same for all engines; shares are uniform from 0 to 1."""
+    """What chance decides of some requests of a load, the same for all engines; shares are uniform from 0 to 1.
+
+    A request has so many tokens after its first one (`later`), and a step gives it so many (`accepted`).
+    """
 
     prompts: Floats
     new: Floats
-    steps: Floats
+    later: Floats
+    accepted: Floats
     step: Floats
     place: Floats
     busy: Floats
@@ -364,23 +394,30 @@ class _Drawn:
         rng = stream(0, "estimate")
         rows = rng.integers(len(load.prompts), size=_DRAWN)
         step, place, busy, others, order = rng.random((5, _DRAWN))
-        steps = np.maximum(1.0, load.outputs[rows] - 1)
-        return cls(prompts=load.prompts[rows], new=load.new[rows], steps=steps, step=step, place=place, busy=busy,
-                   others=others, order=order, long=rng.exponential(size=_DRAWN),
-                   mixed=rng.normal(size=_DRAWN) / np.sqrt(steps), crowd=rng.normal(size=_DRAWN))
+        later = np.maximum(1.0, load.outputs[rows] - 1)
+        steps = np.maximum(1.0, later / load.accepted)
+        long, mixed, crowd, luck = rng.exponential(size=_DRAWN), *rng.normal(size=(3, _DRAWN))
+        accepted = load.accepted * np.maximum(0.1, 1 + load.uneven / np.sqrt(steps) * luck)
+        return cls(prompts=load.prompts[rows], new=load.new[rows], later=later, accepted=accepted, step=step,
+                   place=place, busy=busy, others=others, order=order, long=long, mixed=mixed / np.sqrt(steps),
+                   crowd=crowd)
 
 
 @frozen(eq=False)
 class SteadyApart:
     """Requests that are prefilled by the engines of one station and decoded by those of another: a row for each rate.
 
-    KV takes `start` seconds and `token` seconds for each token of a prompt from one to the other.
+    KV takes `start` seconds and `token` seconds for each token of a prompt from one to the other (rows x 1).
     """
 
     prefill: Steady
     decode: Steady
-    start: float
-    token: float
+    start: Floats
+    token: Floats
+
+    def rows(self, which: Ints) -> "SteadyApart":
+        """As of `Steady`, where both have a row for each."""
+        return SteadyApart(self.prefill.rows(which), self.decode.rows(which), self.start[which], self.token[which])
 
     @property
     def full(self) -> NDArray[np.bool_]:
@@ -411,4 +448,4 @@ class SteadyApart:
 
     @property
     def e2el(self) -> Floats:
-        return self.ttft + self.prefill.drawn.steps * self.decode.tpot
+        return self.ttft + self.prefill.drawn.later * self.decode.tpot

@@ -17,14 +17,13 @@ from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import gpus_of
 from ksim.study.experiment import scenario_at
-from ksim.study.planning.ranking import Option, PlanQuestion, costs_of, name_of
+from ksim.study.planning.fleets import grown
+from ksim.study.planning.ranking import EQUAL, Option, PlanQuestion, cost_of, costs_of
 
 #: How many more replicas than estimated are tried.
 _MORE = 3
 #: Targets that are used to less than this share leave room for fewer replicas.
 _ROOM = 0.8
-#: Costs that differ by less are equal.
-_EQUAL = 1e-6
 #: The pool of engines apart that has to grow for a target of this metric; for all others, the one that prefills.
 _GROWS = {"tpot": "decode", "itl": "decode"}
 
@@ -56,8 +55,7 @@ class Finalist:
 
     def order(self, objectives: Sequence[str]) -> tuple[float, ...]:
         """As of `Option`, by what was simulated."""
-        return (*(round(self.costs[name], 6) for name in objectives), float("pools" in self.setup.settings),
-                self.costs["joules"])
+        return (round(cost_of(self.costs, objectives), 6), float("pools" in self.setup.settings), self.costs["joules"])
 
     @property
     def binds(self) -> Target | None:
@@ -102,13 +100,15 @@ class Race:
         return one.order(self.objectives)
 
     def _may_win(self, option: Option, best: Finalist, runner_up: bool) -> bool:
-        """Whether *option* costs less than *best* by the first objective, or may do so with one replica less.
+        """Whether *option* costs less than *best*, or may do so with one replica less.
 
-        The latter, and what costs the same, counts only for a *runner_up*, while there are not yet enough of them.
+        The latter, what costs the same, and what costs less by one of several objectives counts only for a *runner_up*,
+        while there are not yet enough of them.
         """
-        cost, least = option.costs[self.objectives[0]], best.costs[self.objectives[0]]
+        cost, least = (cost_of(costs, self.objectives) for costs in (option.costs, best.costs))
         share = (option.replicas - 1) / option.replicas if option.replicas > 1 else 1.0
-        return cost < least * (1 - _EQUAL) or (runner_up and share * cost <= least * (1 + _EQUAL))
+        ahead = any(option.costs[name] < best.costs[name] * (1 - EQUAL) for name in self.objectives)
+        return cost < least * (1 - EQUAL) or (runner_up and (ahead or share * cost <= least * (1 + EQUAL)))
 
     def tried(self, option: Option) -> Finalist:
         """*option* as simulated, with more replicas than estimated where it needs them, and fewer where it can."""
@@ -127,16 +127,15 @@ class Race:
 
     def _simulated(self, estimated: Option, tried: Option) -> Finalist:
         try:
-            setup = set_up(self.scenario, evolve(tried, name=name_of(tried.settings)))
+            setup = set_up(self.scenario, tried)
             point = self.judge.decide(setup, tried.replicas, self.question.rate)
         except WorkerLost:  # which is no answer
             raise
         except KsimError as error:
             return Finalist(estimated, SetUp(tried.name, tried.settings, None), tried.replicas, problem=str(error))
-        gpus = tried.replicas * setup.gpus
         problem = "" if keeps(point) else _missed(point)
         joules = point.numbers.get("joules_per_output_token", 0.0)
-        costs = costs_of(self.question, estimated.rates, gpus, joules * self.question.tokens)
+        costs = costs_of(self.question, tried.engines, joules * self.question.tokens)
         return Finalist(estimated, setup, tried.replicas, point, costs, problem)
 
 
@@ -156,10 +155,7 @@ def _missed(point: RatePoint) -> str:
 
 def _grown(option: Option, point: RatePoint) -> Option:
     """*option* with one replica more, or of engines apart with one more of those that are too few."""
-    pools = option.settings.get("pools")
-    if not pools:
+    if "pools" not in option.settings:
         return evolve(option, replicas=option.replicas + 1)
     worst = max(point.excess, key=lambda target: point.excess[target][0])
-    grows = _GROWS.get(worst.metric, "prefill")
-    more = {name: {**pool, "replicas": pool["replicas"] + (name == grows)} for name, pool in pools.items()}
-    return evolve(option, settings={**option.settings, "pools": more, "nodes": option.settings["nodes"] + 1})
+    return evolve(option, settings=grown(option.settings, _GROWS.get(worst.metric, "prefill")))

@@ -4,6 +4,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from ksim.study.capacity.targets import Target
 from ksim.study.experiment import play
 from ksim.study.planning.estimate import SteadyApart, StepPrompts, station
 from ksim.study.planning.step_prices import LoadSample, StepPrices
+from ksim.study.speculation import accepted_length, accepted_spread
 
 TTFT, TPOT, E2EL = (Target.parse(f"{name}:mean:1s") for name in ("ttft", "tpot", "e2el"))
 
@@ -49,6 +51,23 @@ def test_latencies_are_near_those_of_a_simulation(engine, rate):
     assert 1e3 * state.value(TTFT)[0] == pytest.approx(summary["mean_ttft_ms"], rel=0.15)
     assert 1e3 * state.value(TPOT)[0] == pytest.approx(summary["mean_tpot_ms"], rel=0.08)
     assert 1e3 * state.value(E2EL)[0] == pytest.approx(summary["mean_e2el_ms"], rel=0.15)
+
+
+def test_verified_drafts_are_near_their_simulation():
+    """With 2.18 tokens a step on the mean, as of `DRAFTERS`."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": {
+        "name": "by_position", "rates_by_position": [0.75, 0.43]}}
+    asked = scenario(40.0, serve={"max_model_len": 4096, "speculative_config": drafts})
+    deployment, load = Deployment.of(asked), load_of(asked)
+    config = deployment.serve.speculative_config
+    load = evolve(load, accepted=accepted_length(config), uneven=accepted_spread(config))
+    assert load.accepted == pytest.approx(2.18)
+    assert load.uneven == pytest.approx((0.75 + 3 * 0.43 - 1.18**2)**0.5 / 2.18)
+    state = station([deployment], StepPrices.of(deployment, load), load).steady(np.array([40.0]))
+    summary = play(asked).summary
+    assert 1e3 * state.value(TTFT)[0] == pytest.approx(summary["mean_ttft_ms"], rel=0.15)
+    assert 1e3 * state.value(TPOT)[0] == pytest.approx(summary["mean_tpot_ms"], rel=0.08)
+    assert 1e3 * state.value(Target.parse("tpot:p99:1s"))[0] == pytest.approx(summary["p99_tpot_ms"], rel=0.2)
 
 
 def test_engines_apart_are_near_their_simulation():
