@@ -21,8 +21,9 @@ TABLE = {
         "count": 50, "arrivals": {"process": "poisson", "rate": 4.0}, "prompt": {"kind": "fixed", "value": 64},
         "output": {"kind": "fixed", "value": 4}}},
 }
-NARROW = {"engine": ["vllm-0.33"], "serve.tensor_parallel_size": [1, 2], "serve.max_num_batched_tokens": [8192]}
-FEW = {"requests": 60, "replications": 3, "over": NARROW}
+NARROW = {"engine": ["vllm-0.33"], "serve.tensor_parallel_size": [1, 2], "serve.max_num_batched_tokens": [8192],
+          "serve.quantization": ["fp8"], "serve.kv_cache_dtype": ["auto"]}
+FEW = {"requests": 60, "replications": 3, "over": NARROW, "time": "3600 s"}
 SLO = ["ttft:median:20ms"]
 
 
