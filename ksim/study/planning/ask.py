@@ -22,7 +22,7 @@ from ksim.scenario.hardware import gpu_of, system_of
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.ask import Over, assumptions, axes_of, criteria_of
 from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
-from ksim.study.capacity.judge import LIVES, ByRuns
+from ksim.study.capacity.judge import ByRuns
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Criteria
@@ -69,7 +69,7 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
         journal.stage(f"estimates of {found.count:,} candidates")
         ranked = sorted(options(asked.question, found), key=lambda option: option.order(asked.objectives))
         with journal.finished():
-            judge = ByRuns(_longer(asked.criteria, asked.question, ranked), pool, journal)
+            judge = ByRuns(asked.criteria, pool, journal)
             race = Race(asked.scenario, asked.question, judge, asked.objectives, until, journal.stage)
             ended = race.run([*best_of_families(ranked)], finalists)
         answer = _answer(asked, name, found, ranked, ended, journal.runs)
@@ -207,19 +207,6 @@ def _check_lengths(found: Candidates, load: LoadSample) -> None:
 _TOO_LONG = 0.01
 
 
-def _longer(criteria: Criteria, question: PlanQuestion, ranked: Sequence[Option]) -> Criteria:
-    """*criteria* with as many requests as let arrivals last several times as long as a request takes.
-
-    Half as many as of a capacity, whose rate is to be exact: with fewer, finalists would not be told apart.
-    """
-    if criteria.requests or not ranked:
-        return criteria
-    least = LIVES / 2 * question.rate * max(option.seconds for option in ranked[:_LOOKED_AT])
-    return evolve(criteria, requests=max(criteria.count, round(least)))
-
-
-#: The options of which a request takes as long as it may.
-_LOOKED_AT = 10
 #: Other loads: what they are, and how much longer prompts and outputs are, and how much of the reuse there is.
 _OTHERS = {"prompts longer by 20 %": (1.2, 1.0, 1.0), "outputs longer by 20 %": (1.0, 1.2, 1.0),
            "half the reuse of prefixes": (1.0, 1.0, 0.5)}

@@ -8,6 +8,7 @@ from attrs import frozen
 from ksim.flow.batch import Batch
 from ksim.results.steps import Floats, Ints
 from ksim.scenario.defaults import Deployment
+from ksim.study.experiment import warmed
 
 __all__ = ["PROMPTS", "LoadSample", "StepPrices"]
 
@@ -66,7 +67,7 @@ class StepPrices:
         cut = _Steps(load)
         alone = [cut.batch(count, 0) for count in _DECODES]
         beside = [cut.batch(count, tokens) for tokens in PROMPTS for count in _MIXED]
-        stages = [timer.summarize([*alone, *beside]) for timer in deployment.timers()]
+        stages = [timer.summarize([*alone, *beside]) for timer in warmed(deployment).timers()]
         table = np.array([[[step.seconds, step.launch_seconds, step.joules] for step in stage] for stage in stages])
         values = table.sum(axis=0).T
         return cls(values[:, :len(alone)], values[:, len(alone):].reshape(3, len(PROMPTS), len(_MIXED)))

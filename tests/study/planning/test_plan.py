@@ -34,6 +34,7 @@ def test_the_winner_is_simulated_and_keeps_the_targets(planned):
     found, _ = planned
     best = found.best
     assert best.stands and best.point.rate == 1500.0 and best.setup.settings["gpu"] == "h100"
+    assert best.point.replications == 3
     assert best.costs["usd"] == pytest.approx(2 * best.gpus)
     assert found.sentence.startswith(f"{best.gpus} GPUs in ")
     assert "carry 1500 requests/s: TTFT median " in found.sentence
@@ -46,6 +47,12 @@ def test_no_option_that_may_cost_less_is_left_out(planned):
     cheaper = [option for option in found.options if option.costs["usd"] < found.best.costs["usd"]]
     families = {option.name.partition(", 8,192")[0] for option in cheaper if id(option) not in tried}
     assert not families
+
+
+def test_no_finalist_is_simulated_with_more_gpus_than_may_win(planned):
+    found, _ = planned
+    later = [one for one in found.finalists if one.option.costs["usd"] > found.best.costs["usd"]]
+    assert later and all(one.costs["usd"] <= found.best.costs["usd"] or one.option.replicas == 1 for one in later)
 
 
 def test_options_are_ranked_by_cost(planned):
