@@ -87,8 +87,8 @@ class ProcessPool:
 
 
 #: Why a program that defines a plug-in cannot start processes wherever it likes.
-_UNGUARDED = ("the program defines a plug-in, so each process runs it again, up to here: put what starts processes under"
-              " `if __name__ == \"__main__\":`")
+_UNGUARDED = ("the program defines a plug-in, so each process runs it again, up to here: put what starts processes"
+              " under `if __name__ == \"__main__\":`")
 
 
 @contextmanager

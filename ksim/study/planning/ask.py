@@ -7,24 +7,20 @@ came out.
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
 
-import numpy as np
 from attrs import evolve, frozen
 
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.units import measured
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.ask import Over, assumptions, axes_of, criteria_of
 from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
 from ksim.study.capacity.judge import ByRuns
-from ksim.study.capacity.targets import Target
-from ksim.study.capacity.traffic import Traffic
+from ksim.study.capacity.targets import Target, seconds_of
 from ksim.study.capacity.trial import Criteria
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import SettingValues
@@ -35,10 +31,7 @@ from ksim.study.planning.ranking import OBJECTIVES, Option, PlanQuestion, option
 from ksim.study.planning.result import Change, DeploymentPlan
 from ksim.study.planning.step_prices import LoadSample
 from ksim.study.workers import Where
-from ksim.workload.statistics import Reuse
 
-#: Requests that tell the lengths, and the tokens of a block of shared prefixes.
-_SAMPLE, _BLOCK = 2000, 16
 _GPU = re.compile(r"(?P<name>[^:=]+)(:(?P<most>\d+))?(=(?P<price>.+))?")
 
 
@@ -57,7 +50,7 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
     asked = PlanStudy.of(read, rate, slo, gpus, minimize, over, requests=requests, replications=replications,
                         seed=seed)
-    until, where = monotonic() + _seconds(time), Where(jobs)
+    until, where = monotonic() + seconds_of("--time", time), Where(jobs)
     folder = None if output is None else Path(output)
     asked.check(folder, resume, force)
     name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
@@ -77,16 +70,6 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
             answer.save(journal.directory.path)
         journal.forget()
     return answer
-
-
-def _seconds(time: str | float) -> float:
-    try:
-        seconds = measured(time, "s") if isinstance(time, str) else time
-    except ValueError as error:
-        raise ConfigError("--time", str(error)) from None
-    if seconds <= 0:
-        raise ConfigError("--time", f"expected more than 0 s, not {time!r}")
-    return seconds
 
 
 @frozen
@@ -117,7 +100,7 @@ class PlanStudy(StudyPlan):
         kinds, priced = _kinds(scenario, gpus)
         objectives = _objectives(minimize, priced)
         return cls(priced, kinds, rate, criteria, objectives, over=tuple(axes_of(over)),
-                   load=load_of(scenario, criteria))
+                   load=LoadSample.of(scenario, criteria))
 
     @property
     def question(self) -> PlanQuestion:
@@ -178,20 +161,6 @@ def _objectives(minimize: Sequence[str], scenario: Scenario) -> tuple[str, ...]:
             raise ConfigError("--minimize", "usd needs prices; give each GPU one, such as --gpu h100=2.5"
                               if name == "usd" else "carbon needs --set energy.grid=NAME, or energy.carbon_intensity")
     return tuple(dict.fromkeys(minimize)) or ("usd" if known["usd"] else "gpus",)
-
-
-def load_of(scenario: Scenario, criteria: Criteria) -> LoadSample:
-    """What requests have in common, of the first ones of the first replication; prefixes are those a full cache holds.
-    """
-    traffic = Traffic.of(scenario.workload, max(criteria.count, _SAMPLE))
-    drawn = [*islice(traffic.requests(1.0, criteria.seed), _SAMPLE)]
-    prompts = np.array([request.prompt for request in drawn], dtype=np.float64)
-    cached = np.zeros_like(prompts)
-    if any(request.chunks for request in drawn) and scenario.serve.enable_prefix_caching is not False:
-        reuses = Reuse.of(drawn, _BLOCK).reuses()
-        held = np.bincount(reuses.by, reuses.blocks * _BLOCK - reuses.missing, minlength=len(drawn))
-        cached = np.minimum(held, prompts - 1)
-    return LoadSample(prompts, cached, np.array([request.output for request in drawn], dtype=np.float64))
 
 
 def _check_lengths(found: Candidates, load: LoadSample) -> None:

@@ -12,11 +12,12 @@ from ksim.foundation.config import Choice
 from ksim.foundation.units import HOUR
 from ksim.results.numbers import CostRates
 from ksim.results.steps import Bools, Floats, Ints
+from ksim.scenario.defaults import Deployment
 from ksim.scenario.sizing import pack
 from ksim.specs.shard import Shard
 from ksim.study.capacity.targets import Target
 from ksim.study.grid import Settings, short_names, value_text
-from ksim.study.planning.candidates import OWN, Candidates, EngineFamily, apart
+from ksim.study.planning.candidates import OWN, Candidates, EngineFamily, GpuKind, apart
 from ksim.study.planning.estimate import Station, Steady, SteadyApart, station
 from ksim.study.planning.step_prices import LoadSample, StepPrices
 
@@ -176,6 +177,34 @@ def _whole(question: PlanQuestion, priced: Priced) -> Iterator[Option]:
             name_of(settings), family.kind.name, settings, replicas=int(counts[variant]), gpus_each=family.gpus,
             values={target: float(value[row]) for target, value in values.items()}, watts=power,
             costs=costs_of(question, family.rates, gpus, power), families=(family,), seconds=float(seconds[row]))
+
+
+def of_one(question: PlanQuestion, deployment: Deployment) -> Option | None:
+    """What the estimate says of as many replicas of one *deployment* as the rate needs; None where no number does."""
+    return next(_whole(question, _priced_alone(question.load, deployment)), None)
+
+
+def highest_rate(load: LoadSample, targets: Sequence[Target], deployment: Deployment) -> float:
+    """The highest rate, in requests/s, of one replica of *deployment* that keeps *targets*, by the estimate; or 0.0."""
+    engines = _priced_alone(load, deployment).station()
+    rates = np.geomspace(*_RATES, _TRIED)
+    for _ in range(2):
+        state = engines.rows(np.zeros(len(rates), int)).steady(rates)
+        carried = int(np.argmin(np.append(kept(state, targets), False)))
+        if not carried or carried == len(rates):
+            return float(rates[-1]) if carried else 0.0
+        found = float(rates[carried - 1])
+        rates = np.geomspace(found, rates[carried], _TRIED)
+    return found
+
+
+#: The rates that are tried for the highest one: their ends, and how many at a time.
+_RATES, _TRIED = (1e-3, 1e4), 96
+
+
+def _priced_alone(load: LoadSample, deployment: Deployment) -> Priced:
+    family = EngineFamily(GpuKind(deployment.gpu.name), {"gpu": deployment.gpu.name}, ({},), (deployment,))
+    return Priced.of(family, load)
 
 
 #: What may be minimised, and how it is called.

@@ -1,6 +1,7 @@
 """The requests of a load, and what steps take that compute them: the input of an estimate."""
 
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from attrs import frozen
@@ -8,10 +9,16 @@ from attrs import frozen
 from ksim.flow.batch import Batch
 from ksim.results.steps import Floats, Ints
 from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
+from ksim.study.capacity.traffic import Traffic
+from ksim.study.capacity.trial import Criteria
 from ksim.study.experiment import warmed
+from ksim.workload.statistics import Reuse
 
 __all__ = ["PROMPTS", "LoadSample", "StepPrices"]
 
+#: Requests that tell the lengths, and the tokens of a block of shared prefixes.
+_SAMPLE, _BLOCK = 2000, 16
 #: Sequences that decode, and prompt tokens, of the steps that are priced; others lie between them.
 _DECODES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _MIXED = (0, 1, 16, 64, 128, 256, 512, 1024)
@@ -27,6 +34,19 @@ class LoadSample:
     prompts: Floats
     cached: Floats
     outputs: Floats
+
+    @classmethod
+    def of(cls, scenario: Scenario, criteria: Criteria) -> "LoadSample":
+        """Of the first requests of *scenario*'s first replication; prefixes are those that a full cache holds."""
+        traffic = Traffic.of(scenario.workload, max(criteria.count, _SAMPLE))
+        drawn = [*islice(traffic.requests(1.0, criteria.seed), _SAMPLE)]
+        prompts = np.array([request.prompt for request in drawn], dtype=np.float64)
+        cached = np.zeros_like(prompts)
+        if any(request.chunks for request in drawn) and scenario.serve.enable_prefix_caching is not False:
+            reuses = Reuse.of(drawn, _BLOCK).reuses()
+            held = np.bincount(reuses.by, reuses.blocks * _BLOCK - reuses.missing, minlength=len(drawn))
+            cached = np.minimum(held, prompts - 1)
+        return cls(prompts, cached, np.array([request.output for request in drawn], dtype=np.float64))
 
     @cached_property
     def new(self) -> Floats:

@@ -12,6 +12,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.targets import Target
 from ksim.study.experiment import play
 from ksim.study.planning.estimate import SteadyApart, StepPrompts, station
+from ksim.study.planning.ranking import highest_rate, kept
 from ksim.study.planning.step_prices import LoadSample, StepPrices
 
 TTFT, TPOT, E2EL = (Target.parse(f"{name}:mean:1s") for name in ("ttft", "tpot", "e2el"))
@@ -99,3 +100,12 @@ def test_the_prompts_of_steps_are_as_many_as_come(expected, lengths, most):
     assert prompts.tokens.max() <= most
     if expected * new.mean() < most / 8 and new.max() < most / 8:  # so that next to nothing is cut off
         assert prompts.mean(prompts.tokens)[0] == pytest.approx(expected * new.mean(), rel=0.02)
+
+
+def test_the_highest_rate_keeps_the_targets_and_a_little_more_does_not(engine):
+    deployment, prices, load = engine
+    targets = (Target.parse("ttft:p99:200ms"), Target.parse("tpot:mean:10ms"))
+    rate = highest_rate(load, targets, deployment)
+    state = station([deployment], prices, load).rows(np.zeros(2, int)).steady(np.array([rate, 1.01 * rate]))
+    assert kept(state, targets).tolist() == [True, False]
+    assert highest_rate(load, (Target.parse("tpot:mean:1us"),), deployment) == 0.0
