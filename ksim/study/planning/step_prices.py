@@ -6,7 +6,10 @@ from itertools import islice
 import numpy as np
 from attrs import frozen
 
+from ksim.cost.energy import Clock, Setting
+from ksim.cost.step import Passes
 from ksim.flow.batch import Batch
+from ksim.flow.costs import AT_BOOST
 from ksim.results.steps import Floats, Ints
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
@@ -58,6 +61,13 @@ class LoadSample:
         """Steps in which a request decodes, on the mean."""
         return float(self.outputs.mean()) - 1
 
+    @cached_property
+    def alike(self) -> float:
+        """How alike requests are in their outputs: the shorter of two on the mean over the mean of one."""
+        steps = np.sort(self.outputs)[::-1]
+        weights = 2 * np.arange(len(steps)) + 1
+        return float((steps * weights).sum() / weights.sum() / max(steps.mean(), 1e-12))
+
     @property
     def context(self) -> int:
         """Tokens that a sequence has in the cache while it decodes, on the mean over time."""
@@ -72,14 +82,17 @@ class LoadSample:
 
 @frozen(eq=False)
 class StepPrices:
-    """What the steps of a deployment's engines take: seconds of the GPUs, of launches, and joules of one GPU.
+    """What the steps of a deployment's engines take: seconds of the GPUs at the clocks that their power limit leaves
+    them, seconds of launches, and joules of one GPU.
 
     Values lie linearly between the steps that were priced: `alone` those that only decode, a row for each of the three,
-    and `beside` those that compute prompts, by tokens of prompts and by sequences that decode beside them.
+    and `beside` those that compute prompts, by tokens of prompts and by sequences that decode beside them.  `padded` has
+    the sequences of the CUDA graph that holds so many decodes.
     """
 
     alone: Floats
     beside: Floats
+    padded: Floats
 
     @classmethod
     def of(cls, deployment: Deployment, load: LoadSample) -> "StepPrices":
@@ -87,33 +100,45 @@ class StepPrices:
         cut = _Steps(load)
         alone = [cut.batch(count, 0) for count in _DECODES]
         beside = [cut.batch(count, tokens) for tokens in PROMPTS for count in _MIXED]
-        stages = [timer.summarize([*alone, *beside]) for timer in warmed(deployment).timers()]
-        table = np.array([[[step.seconds, step.launch_seconds, step.joules] for step in stage] for stage in stages])
+        timers = warmed(deployment).timers()
+        stages = [timer.summarize([*alone, *beside]) for timer in timers]
+        first = timers[0].main if isinstance(timers[0], Passes) else timers[0]
+        padded = [first.graphs.padded(count) or count for count in range(_DECODES[-1] + 1)]
+        gpu, power = deployment.gpu.power, deployment.scenario.power
+        setting, clocks = Setting(power.cap, power.clock), gpu.clocks
+        paces = [[Clock(gpu, clocks).pace(step, 0.0, setting) if clocks else AT_BOOST for step in stage]
+                 for stage in stages]  # a GPU has earned its credit, if it has any, before a step that draws much
+        table = np.array([[[step.seconds_at(pace), step.launch_seconds, step.joules_at(pace)]
+                           for step, pace in zip(*stage, strict=True)] for stage in zip(stages, paces, strict=True)])
         values = table.sum(axis=0).T
-        return cls(values[:, :len(alone)], values[:, len(alone):].reshape(3, len(PROMPTS), len(_MIXED)))
+        return cls(values[:, :len(alone)], values[:, len(alone):].reshape(3, len(PROMPTS), len(_MIXED)),
+                   np.array(padded, dtype=np.float64))
 
     def at(self, decodes: Floats, prompts: Floats) -> tuple[Floats, Floats]:
         """Seconds of the GPUs and of the launch, for so many *decodes* in a row and numbers of *prompts*."""
-        seconds, launch = _interpolated(self.alone[:2], self.beside[:2], decodes, prompts)
+        seconds, launch = self._interpolated(slice(0, 2), decodes, prompts)
         return seconds, launch
 
     def joules(self, decodes: Floats, prompts: Floats) -> Floats:
         """The joules of one GPU, in the same way."""
-        return np.asarray(_interpolated(self.alone[2:], self.beside[2:], decodes, prompts)[0])
+        return np.asarray(self._interpolated(slice(2, 3), decodes, prompts)[0])
 
-
-def _interpolated(alone: Floats, beside: Floats, decodes: Floats, prompts: Floats) -> Floats:
-    """Some tables of `StepPrices` at numbers of *decodes*, one a row, and of *prompts*, one or several a row."""
-    row, up = _between(_DECODES_AT, decodes)
-    plain = alone[:, row] * (1 - up) + alone[:, row + 1] * up
-    if not np.any(prompts):
-        return np.broadcast_to(plain, (len(alone), *np.broadcast_shapes(decodes.shape, prompts.shape)))
-    row, up = _between(_MIXED_AT, decodes.reshape(-1))
-    table = beside[:, :, row] * (1 - up) + beside[:, :, row + 1] * up
-    column, right = _between(_PROMPTS_AT, prompts)
-    rows = np.arange(len(row)).reshape(decodes.shape)
-    values = table[:, column, rows] * (1 - right) + table[:, column + 1, rows] * right
-    return np.where(prompts > 0, values, plain)
+    def _interpolated(self, which: slice, decodes: Floats, prompts: Floats) -> Floats:
+        """Some of the tables at numbers of *decodes*, one a row, and of *prompts*, one or several a row."""
+        alone, beside = self.alone[which], self.beside[which]
+        last = len(self.padded) - 1
+        below = np.minimum(decodes.astype(int), last - 1)
+        held = self.padded[below] + np.minimum(decodes - below, 1) * (self.padded[below + 1] - self.padded[below])
+        row, up = _between(_DECODES_AT, np.where(decodes < last, held, decodes))
+        plain = alone[:, row] * (1 - up) + alone[:, row + 1] * up
+        if not np.any(prompts):
+            return np.broadcast_to(plain, (len(alone), *np.broadcast_shapes(decodes.shape, prompts.shape)))
+        row, up = _between(_MIXED_AT, decodes.reshape(-1))
+        table = beside[:, :, row] * (1 - up) + beside[:, :, row + 1] * up
+        column, right = _between(_PROMPTS_AT, prompts)
+        rows = np.arange(len(row)).reshape(decodes.shape)
+        values = table[:, column, rows] * (1 - right) + table[:, column + 1, rows] * right
+        return np.where(prompts > 0, values, plain)
 
 
 def _between(grid: Floats, values: Floats) -> tuple[Ints, Floats]:
