@@ -21,7 +21,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.sizing import limits
 from ksim.specs.host import Host
 from ksim.study.capacity.targets import Target
-from ksim.study.planning.step_prices import PROMPTS, LoadSample, StepPrices
+from ksim.study.planning.step_prices import LoadSample, StepPrices
 
 #: Requests whose latencies are drawn; rounds of the fixed point at most, and when it is found.
 _DRAWN, _ROUNDS, _CLOSE = 512, 60, 1e-4
@@ -245,8 +245,9 @@ class Steady:
         """Power of one GPU on the mean: what it draws idle, and the joules of its steps."""
         station = self.station
         if station.decodes:
-            joules = self.prompts.mean(station.prices.joules(self.decodes[:, None] + 1, self.prompts.tokens))
-            working = joules / self.seconds * np.minimum(1.0, self.decodes + self.rates * self.seconds)
+            met, tokens = self.decodes[:, None] + 1, self.prompts.tokens
+            drawn = self.prompts.mean(station.prices.joules(met, tokens)) / self.prompts.mean(station.step(met, tokens))
+            working = drawn * np.minimum(1.0, self.decodes + self.rates * self.seconds)
         else:
             most = station.chunk(self.decodes)
             each = station.prices.joules(self.decodes, most) / most
@@ -364,7 +365,8 @@ class Steady:
         new, most = self.station.load.new, self.station.chunk(self.decodes)
         each = new.mean() / most * self.station.prefill(self.decodes, most)
         load = np.minimum(self.rates * each, FULL)
-        return np.asarray(self._several * load / (1 - load) * each * (new**2).mean() / (2 * new.mean()**2) * self._uneven)
+        longer = (new**2).mean() / (2 * new.mean()**2)
+        return np.asarray(self._several * load / (1 - load) * each * longer * self._uneven)
 
     @cached_property
     def _slots(self) -> Floats:
@@ -450,7 +452,7 @@ class SteadyApart:
         decode, client = self.decode, self.decode.station.host.client
         moved = client.accept + client.travel + self.start + self.token * self.prefill.drawn.prompts
         turns = decode.drawn.place + 2 * decode.station.depth - 1
-        again = decode.station.prefill(decode.decodes, np.full_like(decode.decodes, PROMPTS[0]))
+        again = decode.station.step(decode.decodes + 1, np.zeros_like(decode.decodes))
         return self.prefill.ttft + moved + decode.seconds[:, None] * turns + again[:, None]
 
     @property

@@ -26,7 +26,7 @@ _SAMPLE, _BLOCK = 2000, 16
 _DECODES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _MIXED = (0, 1, 16, 64, 128, 256, 512, 1024)
 PROMPTS = (128, 512, 1024, 2048, 4096, 8192, 16384)
-_DECODES_AT, _MIXED_AT, _PROMPTS_AT = (np.array(grid, dtype=np.float64) for grid in (_DECODES, _MIXED, PROMPTS))
+_DECODES_AT, _MIXED_AT = (np.array(grid, dtype=np.float64) for grid in (_DECODES, _MIXED))
 
 
 @frozen(eq=False)
@@ -86,24 +86,30 @@ class StepPrices:
     them, seconds of launches, and joules of one GPU.
 
     Values lie linearly between the steps that were priced: `alone` those that only decode, a row for each of the three,
-    and `beside` those that compute prompts, by tokens of prompts and by sequences that decode beside them.  `padded` has
-    the sequences of the CUDA graph that holds so many decodes.
+    and `beside` those that compute prompts, by tokens of prompts (`columns`) and by sequences that decode beside them.
+    `padded` has the sequences of the CUDA graph that holds so many decodes.  Where steps of up to `largest` tokens
+    replay a graph, two of the columns are of so many tokens with the decodes, and of one more.
     """
 
     alone: Floats
     beside: Floats
+    columns: Floats
     padded: Floats
+    largest: int
 
     @classmethod
     def of(cls, deployment: Deployment, load: LoadSample) -> "StepPrices":
         """Price some steps of *deployment* for sequences as long as those of *load*; raises KsimError."""
-        cut = _Steps(load)
-        alone = [cut.batch(count, 0) for count in _DECODES]
-        beside = [cut.batch(count, tokens) for tokens in PROMPTS for count in _MIXED]
         timers = warmed(deployment).timers()
-        stages = [timer.summarize([*alone, *beside]) for timer in timers]
         first = timers[0].main if isinstance(timers[0], Passes) else timers[0]
         padded = [first.graphs.padded(count) or count for count in range(_DECODES[-1] + 1)]
+        largest = max((*first.graphs.piecewise, *first.graphs.mixed), default=0)
+        columns = sorted({*PROMPTS, *([largest, largest + 1] if PROMPTS[0] < largest < PROMPTS[-1] else [])})
+        cut = _Steps(load)
+        alone = [cut.batch(count, 0) for count in _DECODES]
+        beside = [cut.batch(count, max(1, tokens - count) if tokens - largest in (0, 1) else tokens)
+                  for tokens in columns for count in _MIXED]
+        stages = [timer.summarize([*alone, *beside]) for timer in timers]
         gpu, power = deployment.gpu.power, deployment.scenario.power
         setting, clocks = Setting(power.cap, power.clock), gpu.clocks
         paces = [[Clock(gpu, clocks).pace(step, 0.0, setting) if clocks else AT_BOOST for step in stage]
@@ -111,8 +117,8 @@ class StepPrices:
         table = np.array([[[step.seconds_at(pace), step.launch_seconds, step.joules_at(pace)]
                            for step, pace in zip(*stage, strict=True)] for stage in zip(stages, paces, strict=True)])
         values = table.sum(axis=0).T
-        return cls(values[:, :len(alone)], values[:, len(alone):].reshape(3, len(PROMPTS), len(_MIXED)),
-                   np.array(padded, dtype=np.float64))
+        return cls(values[:, :len(alone)], values[:, len(alone):].reshape(3, len(columns), len(_MIXED)),
+                   np.array(columns, dtype=np.float64), np.array(padded, dtype=np.float64), largest)
 
     def at(self, decodes: Floats, prompts: Floats) -> tuple[Floats, Floats]:
         """Seconds of the GPUs and of the launch, for so many *decodes* in a row and numbers of *prompts*."""
@@ -122,6 +128,17 @@ class StepPrices:
     def joules(self, decodes: Floats, prompts: Floats) -> Floats:
         """The joules of one GPU, in the same way."""
         return np.asarray(self._interpolated(slice(2, 3), decodes, prompts)[0])
+
+    def _place(self, decodes: Floats, prompts: Floats) -> Floats:
+        """Where *prompts* beside so many *decodes* lie among the columns: what fits into a graph before those that do
+        not."""
+        place = int(np.searchsorted(self.columns, self.largest + 1, side="right"))
+        if self.largest not in self.columns or place == len(self.columns):
+            return prompts
+        edge, after = np.maximum(1.0, self.largest + 1 - decodes), self.columns[place]
+        inside = prompts * self.largest / np.maximum(1.0, self.largest - decodes)
+        outside = self.largest + 1 + (prompts - edge) * (after - self.largest - 1) / (after - edge)
+        return np.where(prompts + decodes <= self.largest, inside, np.where(prompts < after, outside, prompts))
 
     def _interpolated(self, which: slice, decodes: Floats, prompts: Floats) -> Floats:
         """Some of the tables at numbers of *decodes*, one a row, and of *prompts*, one or several a row."""
@@ -135,7 +152,7 @@ class StepPrices:
             return np.broadcast_to(plain, (len(alone), *np.broadcast_shapes(decodes.shape, prompts.shape)))
         row, up = _between(_MIXED_AT, decodes.reshape(-1))
         table = beside[:, :, row] * (1 - up) + beside[:, :, row + 1] * up
-        column, right = _between(_PROMPTS_AT, prompts)
+        column, right = _between(self.columns, self._place(decodes, prompts))
         rows = np.arange(len(row)).reshape(decodes.shape)
         values = table[:, column, rows] * (1 - right) + table[:, column + 1, rows] * right
         return np.where(prompts > 0, values, plain)
