@@ -4,11 +4,12 @@
 """
 
 import argparse
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from math import inf
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -22,13 +23,12 @@ from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.journal import Journal
 from ksim.study.capacity.judge import LIVES, ByRuns
 from ksim.study.experiment import play, scenario_at
-from ksim.study.grid import SettingValues
 from ksim.study.planning.ask import PlanStudy, best_of_families
 from ksim.study.planning.candidates import candidates
 from ksim.study.planning.estimate import Station, Steady, station
 from ksim.study.planning.race import Finalist, Race
 from ksim.study.planning.ranking import Option, options
-from ksim.study.planning.step_prices import LoadSample, StepPrices
+from ksim.study.planning.step_prices import StepPrices
 from ksim.study.workers import InProcess, Where, in_order
 
 #: Questions that are drawn.
@@ -132,7 +132,8 @@ def answered(number: int) -> Answered:
 def _throughput(asked: PlanStudy, option: Option) -> float:
     """The error of the estimated throughput of one replica of *option* with a number of requests in flight."""
     scenario = scenario_at(asked.scenario, option.settings).with_values({
-        "workload.max_concurrency": IN_FLIGHT, "workload.synthetic.count": WAVES * IN_FLIGHT})
+        "workload.max_concurrency": IN_FLIGHT, "workload.synthetic.count": WAVES * IN_FLIGHT,
+        "workload.synthetic.arrivals": {"process": "burst"}})
     requests = play(scenario).history.requests
     ends = np.sort(requests.finished)
     first, last = IN_FLIGHT, (WAVES - 1) * IN_FLIGHT  # neither the burst of the beginning nor the end
@@ -146,13 +147,13 @@ def closed(engines: Station, in_flight: int) -> tuple[float, Steady]:
 
     A request meets the others as if it were not there itself: the arrival theorem (Reiser and Lavenberg, 1980).
     """
-    rates, most = np.geomspace(1e-4, 1e4, 200), 0.0
+    rates, most = np.geomspace(1e-3, 1e3, 64), 0.0
     for _ in range(2):
         state = _states(engines, rates)
         held = np.where(state.full, inf, rates * state.e2el.mean(axis=1))
         after = int(np.searchsorted(np.maximum.accumulate(held), max(in_flight - 1, 1e-9)))
         most = float(rates[max(0, after - 1)])
-        rates = np.geomspace(most, rates[min(after, len(rates) - 1)], 50)
+        rates = np.geomspace(most, rates[min(after, len(rates) - 1)], 32)
     state = _states(engines, np.array([most]))
     seconds = float(state.e2el.mean())
     waits = max(0.0, (in_flight - 1) / most - seconds) if in_flight > 1 else 0.0  # where all places are taken
@@ -160,7 +161,7 @@ def closed(engines: Station, in_flight: int) -> tuple[float, Steady]:
 
 
 def _states(engines: Station, rates: Floats) -> Steady:
-    return engines.rows(np.zeros(len(rates), int)).steady(rates)
+    return engines.rows(np.zeros(len(rates), int)).steady(rates, np.full(len(rates), inf))
 
 
 def _order(asked: PlanStudy, option: Option) -> tuple[float, ...]:
@@ -183,3 +184,21 @@ def question(number: int) -> tuple[PlanStudy, str]:
                         requests=REQUESTS, replications=2, seed=0)
     return asked, (f"{model} on {gpu}, {rate:g} requests/s of {prompt:g} + {output:g} tokens, TTFT {ttft:g} s, TPOT"
                    f" {1e3 * tpot:g} ms")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print which of public runs are picked as the best."""
+    from benchmarks.picks import measured, sheet  # which needs `closed`
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning")
+    commands = parser.add_subparsers(required=True)
+    picks = commands.add_parser("picks", help="which of public runs are picked as the best")
+    picks.add_argument("folder", type=Path, help="the public runs, with what another simulator says of them")
+    picks.add_argument("--groups", type=int, default=0, help="so many groups of comparable runs, by default all")
+    picks.add_argument("--simulate", type=int, default=0, help="so many groups are simulated, too")
+    options = parser.parse_args(arguments)
+    print("\n".join(sheet([*measured(options.folder, options.groups, options.simulate)]).markdown()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -98,7 +98,8 @@ class Station:
     def steady(self, rates: Floats, engines: Floats | None = None) -> "Steady":
         """The steady state of each variant, to each engine of which come so many requests/s.
 
-        Where requests take turns among so many *engines*, they come to each more regularly than by chance.
+        Where requests take turns among so many *engines*, they come to each more regularly than by chance; infinitely
+        many stand for a closed loop, whose number of sequences does not spread.
         """
         own, new = rates / self.lanes, self.load.new
         decodes, seconds = np.zeros_like(own), self._turn(np.ones_like(own), np.zeros_like(own))
@@ -137,7 +138,7 @@ class Station:
         logs = np.concatenate([np.zeros((len(own), 1)), np.cumsum(logs, axis=1)], axis=1)
         chances = np.exp(logs - logs.max(axis=1, keepdims=True))
         mean = (chances[:, 1:] * count).sum(axis=1) / chances.sum(axis=1)
-        peaked = 1 - (1 - 1 / turns) * self.load.alike
+        peaked = np.where(np.isinf(turns), 0.0, 1 - (1 - 1 / turns) * self.load.alike)
         crowded = np.clip(decodes + peaked * (mean - decodes), 0.0, 2 * self.most)
         return crowded / np.maximum(own * self.load.steps, 1e-12), crowded
 
