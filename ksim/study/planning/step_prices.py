@@ -104,7 +104,7 @@ class StepPrices:
         first = timers[0].main if isinstance(timers[0], Passes) else timers[0]
         padded = [first.graphs.padded(count) or count for count in range(_DECODES[-1] + 1)]
         largest = max((*first.graphs.piecewise, *first.graphs.mixed), default=0)
-        columns = sorted({*PROMPTS, *([largest, largest + 1] if PROMPTS[0] < largest < PROMPTS[-1] else [])})
+        columns = sorted({*PROMPTS, *([largest, largest + 1] if 0 < largest < PROMPTS[-1] else [])})
         cut = _Steps(load)
         alone = [cut.batch(count, 0) for count in _DECODES]
         beside = [cut.batch(count, max(1, tokens - count) if tokens - largest in (0, 1) else tokens)

@@ -18,7 +18,7 @@ TABLE = {
         "output": {"kind": "fixed", "value": 4}}},
 }
 NARROW = {"serve.tensor_parallel_size": [1, 2], "serve.max_num_batched_tokens": [8192]}
-FEW = {"requests": 60, "replications": 3, "over": NARROW}
+FEW = {"requests": 60, "replications": 3, "over": NARROW, "time": "600s"}
 SLO = ["ttft:median:20ms"]
 
 
