@@ -5,6 +5,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
@@ -27,6 +28,9 @@ from ksim.study.planning.step_prices import LoadSample, StepPrices
 RUNS, BESIDE, OTHER = "silicon_dev.parquet", "aiconfigurator_predictions.parquet", "AIConfigurator"
 #: Requests that tell the lengths of a run, and the shares of runs that keep a limit of TPOT.
 _SAMPLE, _QUANTILES = 500, (0.25, 0.5, 0.75)
+
+#: By how much TPOT differs where a run was repeated: 1 % at the median, 22 % at the 90th percentile of the public runs.
+NOISE = 0.05
 
 #: TTFT and TPOT in seconds.
 Latencies = tuple[float, float]
@@ -111,23 +115,29 @@ def by(rows: Sequence[Row], key: Callable[[Row], tuple[object, ...]]) -> dict[tu
     return found
 
 
-def same_load(runs: Sequence[Measured], name: str) -> Iterator[Picked]:
-    """Of deployments with as many requests in flight, the one that *name* says answers the fastest."""
+def same_load(runs: Sequence[Measured], name: str, of_gpu: bool = False) -> Iterator[Picked]:
+    """Of deployments with as many requests in flight, the one that *name* says has the most tokens *of* a *GPU*, or
+    else in all, which is the one that answers the fastest."""
     for group in _groups(runs, lambda row: (*lengths(row), row.concurrency), name):
-        best = max(group, key=lambda one: one.gpus * one.rate(one.said[name]))
-        yield Picked(best.gpus * best.rate(best.measured) / max(one.gpus * one.rate(one.measured) for one in group))
+        values = [1 if of_gpu else one.gpus for one in group]
+        said, true = ([count * one.rate(times) for count, one, times in zip(values, group, given, strict=True)]
+                      for given in ([one.said[name] for one in group], [one.measured for one in group]))
+        yield Picked(true[int(np.argmax(said))] / max(true))
 
 
-def same_interactivity(runs: Sequence[Measured], name: str) -> Iterator[Picked]:
-    """Of runs whose TPOT is within a limit, the one that *name* says has the most tokens per GPU."""
+def same_interactivity(runs: Sequence[Measured], name: str, noise: float = 0.0) -> Iterator[Picked]:
+    """Of runs whose TPOT is within a limit, the one that *name* says has the most tokens per GPU.
+
+    A limit counts as kept where it is missed by no more than the share *noise*.
+    """
     for group in _groups(runs, lengths, name):
         for limit in np.quantile([one.row.tpot for one in group], _QUANTILES):
             within = [one for one in group if one.said[name][1] <= limit] or [
                 min(group, key=lambda one: one.said[name][1])]
-            best = max(within, key=lambda one: one.rate(one.said[name]))
-            most = max(one.rate(one.measured) for one in group if one.row.tpot <= limit)
-            kept = bool(best.row.tpot <= limit)
-            yield Picked(best.rate(best.measured) / most if kept else 0.0, kept)
+            best, most = max(within, key=lambda one: one.rate(one.said[name])), (1 + noise) * limit
+            kept = bool(best.row.tpot <= most)
+            share = best.rate(best.measured) / max(one.rate(one.measured) for one in group if one.row.tpot <= most)
+            yield Picked(share if kept else 0.0, kept)
 
 
 def _groups(runs: Sequence[Measured], key: Callable[[Row], tuple[object, ...]], name: str) -> Iterator[list[Measured]]:
@@ -139,8 +149,11 @@ def _groups(runs: Sequence[Measured], key: Callable[[Row], tuple[object, ...]], 
 
 
 VIEWS: Mapping[str, Callable[[Sequence[Measured], str], Iterator[Picked]]] = {
-    "the same requests in flight: the fastest answers": same_load,
-    "the same limit of TPOT: the most tokens per GPU": same_interactivity}
+    "as many requests in flight: the fastest answers": same_load,
+    "as many requests in flight: the most tokens per GPU": partial(same_load, of_gpu=True),
+    "a limit of TPOT: the most tokens per GPU": same_interactivity,
+    f"the same, where a limit that is missed by {100 * NOISE:g} % counts as kept": partial(same_interactivity,
+                                                                                      noise=NOISE)}
 
 
 def sheet(runs: Sequence[Measured]) -> Sheet:

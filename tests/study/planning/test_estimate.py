@@ -113,7 +113,7 @@ def test_no_prompt_token_is_lost_however_little_fits_into_a_step(lengths, expect
 
 
 def test_decodes_take_as_long_as_the_graph_that_holds_them(engine):
-    deployment, prices, _ = engine
+    _, prices, _ = engine
     seconds = prices.at(np.array([3.0, 4.0, 5.0, 8.0, 3.5]), np.zeros(5))[0]
     assert seconds[0] == seconds[1] == seconds[4] < seconds[2] == seconds[3]
     largest = float(prices.largest)
@@ -122,7 +122,7 @@ def test_decodes_take_as_long_as_the_graph_that_holds_them(engine):
 
 
 def test_a_power_limit_makes_steps_longer(engine):
-    deployment, prices, load = engine
+    _, prices, load = engine
     capped = scenario(1.0, power={"cap": "350 W"})
     limited = StepPrices.of(Deployment.of(capped), load)
     assert np.all(limited.beside[0] >= prices.beside[0] - 1e-12)
