@@ -133,14 +133,14 @@ class Station:
         alone = self.step(decodes, 0 * decodes)
         share = np.clip(1 - (prompts.mean(self.step(decodes[:, None], prompts.tokens)) - alone)
                         / np.maximum(seconds, 1e-12), 1 - FULL, 1.0)  # of the time that is left for decodes
-        held = np.minimum(count, self.most[:, None])
+        held = np.maximum(1.0, np.minimum(count, self.most[:, None]))
         logs = np.log(own[:, None] * self.load.steps * self.step(held, 0 * held) / share[:, None] / held)
         logs = np.concatenate([np.zeros((len(own), 1)), np.cumsum(logs, axis=1)], axis=1)
         chances = np.exp(logs - logs.max(axis=1, keepdims=True))
         mean = (chances[:, 1:] * count).sum(axis=1) / chances.sum(axis=1)
         peaked = np.where(np.isinf(turns), 0.0, 1 - (1 - 1 / turns) * self.load.alike)
         crowded = np.clip(decodes + peaked * (mean - decodes), 0.0, 2 * self.most)
-        return crowded / np.maximum(own * self.load.steps, 1e-12), crowded
+        return np.where(crowded > 0, crowded / np.maximum(own * self.load.steps, 1e-12), seconds), crowded
 
 
 def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSample, role: str = "both") -> Station:

@@ -4,6 +4,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,8 @@ def test_an_engine_is_full_where_it_gets_more_than_it_serves(engine):
     state = station([deployment], prices, load).steady(np.array([1.0, 1e4]))
     assert state.full.tolist() == [False, True]
     assert np.isinf(state.value(TTFT)[1]) and np.isfinite(state.value(TTFT)[0])
+    nothing = evolve(station([deployment], prices, load), most=np.zeros(1))
+    assert nothing.steady(np.array([1.0])).full.tolist() == [True], "it has no room for a single sequence"
 
 
 def test_more_load_never_makes_an_engine_faster(engine):
