@@ -79,7 +79,7 @@ def test_more_load_never_makes_an_engine_faster(engine):
     rates = np.linspace(1.0, 90.0, 12)
     state = station([deployment], prices, load).steady(rates)
     assert np.all(np.diff(state.seconds) >= -1e-9) and np.all(np.diff(state.decodes) > 0)
-    assert np.all(np.diff(state.watts) > -0.01 * state.watts[1:])  # a larger graph takes longer at little more power
+    assert np.all(np.diff(state.watts) > -0.02 * state.watts[1:])  # a larger graph takes longer at little more power
     assert np.all(np.diff(state.value(Target.parse("tpot:p99:1s"))) > -1e-6)
 
 
