@@ -112,7 +112,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "cost": (13, 3_400, 7), "calibration": (30, 4_600, 4), "kv.cache": (10, 3_200, 9), "scheduling": (36, 6_300, 21),
     "kv.transfer": (6, 1_100, 4), "kv.offload": (19, 3_400, 4), "engine": (18, 4_000, 15), "cluster": (39, 5_200, 6),
     "features": (14, 2_200, 2), "results": (17, 5_600, 10), "views": (19, 5_000, 12), "scenario": (18, 4_600, 14),
-    "simulation": (7, 1_400, 6), "validation": (19, 3_700, 4), "testing": (19, 2_700, 2), "study": (41, 8_700, 12),
+    "simulation": (7, 1_400, 6), "validation": (19, 3_700, 4), "testing": (19, 2_700, 2), "study": (41, 9_000, 12),
     "views.page": (16, 2_300, 1), "server": (27, 6_200, 4), "deploy": (36, 7_400, 5), "cli": (29, 6_400, 0),
 }
 

@@ -16,13 +16,12 @@ from attrs import evolve, field, frozen
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.units import measured
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.ask import Over, assumptions, axes_of, criteria_of
 from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
-from ksim.study.capacity.judge import LIVES, ByRuns
-from ksim.study.capacity.targets import Target
+from ksim.study.capacity.judge import ByRuns
+from ksim.study.capacity.targets import Target, seconds_of
 from ksim.study.capacity.trial import Criteria
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import SettingValues
@@ -58,7 +57,7 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
     named = over if isinstance(scenario, Scenario) else with_engine(over, catalog.read(Path(scenario)))
     asked = PlanStudy.of(read, rate, slo, gpus, minimize, named, requests=requests, replications=replications,
                         seed=seed)
-    until, where = monotonic() + _seconds(time), Where(jobs)
+    until, where = monotonic() + seconds_of("--time", time), Where(jobs)
     folder = None if output is None else Path(output)
     asked.check(folder, resume, force)
     name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
@@ -70,7 +69,7 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
         journal.stage(f"estimates of {found.count:,} candidates")
         ranked, count = rounds(asked.scenario, asked.over, asked.question, asked.requests, found, asked.objectives)
         with journal.finished():
-            judge = ByRuns(_longer(asked.criteria, asked.question, ranked), pool, journal)
+            judge = ByRuns(asked.criteria, pool, journal)
             race = Race(asked.scenario, asked.question, judge, asked.objectives, until, journal.stage)
             ended = race.run(front_first(best_of_families(ranked), asked.objectives), finalists)
         answer = _answer(asked, name, (count, found), ranked, ended, journal.runs)
@@ -84,16 +83,6 @@ def with_engine(over: Over, said: Mapping[str, Any]) -> dict[str, tuple[Any, ...
     """The values by key of *over*, and the engine that what is *said* names: no other is tried beside it."""
     named = {axis.key: axis.values for axis in axes_of(over)}
     return {"engine": (said["engine"],), **named} if "engine" in said else named
-
-
-def _seconds(time: str | float) -> float:
-    try:
-        seconds = measured(time, "s") if isinstance(time, str) else time
-    except ValueError as error:
-        raise ConfigError("--time", str(error)) from None
-    if seconds <= 0:
-        raise ConfigError("--time", f"expected more than 0 s, not {time!r}")
-    return seconds
 
 
 @frozen
@@ -200,19 +189,6 @@ def _check_lengths(found: Candidates, load: LoadSample) -> None:
 _TOO_LONG = 0.01
 
 
-def _longer(criteria: Criteria, question: PlanQuestion, ranked: Sequence[Option]) -> Criteria:
-    """*criteria* with as many requests as let arrivals last several times as long as a request takes.
-
-    Half as many as of a capacity, whose rate is to be exact: with fewer, finalists would not be told apart.
-    """
-    if criteria.requests or not ranked:
-        return criteria
-    least = LIVES / 2 * question.rate * max(option.seconds for option in ranked[:_LOOKED_AT])
-    return evolve(criteria, requests=max(criteria.count, round(least)))
-
-
-#: The options of which a request takes as long as it may.
-_LOOKED_AT = 10
 #: Other loads: what they are, and how much longer prompts and outputs are, and how much of the reuse there is.
 _OTHERS = {"prompts longer by 20 %": (1.2, 1.0, 1.0), "outputs longer by 20 %": (1.0, 1.2, 1.0),
            "half the reuse of prefixes": (1.0, 1.0, 0.5)}

@@ -21,12 +21,14 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.sizing import limits
 from ksim.specs.host import Host
 from ksim.study.capacity.targets import Target
-from ksim.study.planning.step_prices import PROMPTS, LoadSample, StepPrices
+from ksim.study.planning.step_prices import LoadSample, StepPrices
 
 #: Requests whose latencies are drawn; rounds of the fixed point at most, and when it is found.
 _DRAWN, _ROUNDS, _CLOSE = 512, 60, 1e-4
 #: Numbers of prompt tokens of a step that are told apart.
 _BINS = 64
+#: The most sequences whose number is told exactly.
+_CROWD = 1500.0
 #: An engine that is busy for a larger share of its time, or so close to its largest batch, is full.
 FULL = 0.97
 
@@ -69,7 +71,8 @@ class Station:
     def alike(self) -> Hashable:
         """What stations have in common whose variants may be rows of one (`joined`)."""
         return (id(self.load), self.host, self.lanes, self.workers > 1, self.depth, self.ahead, self.mixes,
-                self.decodes, self.prompts, self.block, self.idle)
+                self.decodes, self.prompts, self.block, self.idle, self.prices.largest, self.prices.width,
+                *self.prices.columns)
 
     @classmethod
     def joined(cls, stations: Sequence["Station"]) -> "Station":
@@ -115,7 +118,8 @@ class Station:
     def steady(self, rates: Floats, engines: Floats | None = None) -> "Steady":
         """The steady state of each variant, to each engine of which come so many requests/s.
 
-        Where requests take turns among so many *engines*, they come to each more regularly than by chance.
+        Where requests take turns among so many *engines*, they come to each more regularly than by chance; infinitely
+        many stand for a closed loop, whose number of sequences does not spread.
         """
         own, new = rates / self.lanes, self.load.new
         decodes, seconds = np.zeros_like(own), self._turn(np.ones_like(own), np.zeros_like(own))
@@ -128,10 +132,35 @@ class Station:
                 seconds = prompts.some(self.prefill(decodes[:, None], prompts.tokens))
             if np.allclose(before, (seconds, decodes), rtol=_CLOSE, atol=0.0):
                 break
+        turns = self.lanes * (np.ones_like(own) if engines is None else engines)
+        if self.decodes:
+            seconds, decodes = self._crowded(own, turns, decodes, seconds, prompts)
+            prompts = StepPrompts.of(own * seconds * self.prompts, new, self.chunk(decodes))
         most = self.chunk(decodes)
         busy = self.prompts * own * new.mean() / most * (seconds if self.decodes else self.prefill(decodes, most))
-        turns = self.lanes * (np.ones_like(own) if engines is None else engines)
         return Steady(self, own, decodes, seconds, prompts, (busy >= FULL) | (decodes >= FULL * self.most), turns)
+
+    def _crowded(self, own: Floats, turns: Floats, decodes: Floats, seconds: Floats, prompts: "StepPrompts"
+                 ) -> tuple[Floats, Floats]:
+        """Seconds of a step and sequences that decode, where their number spreads about its mean.
+
+        The more sequences, the longer a step, and the longer all of them stay.  They share a processor whose speed
+        depends on their number k, which then has a product form whatever their lengths: p(k) is in proportion to the
+        product of rate * steps * seconds(j) / j over j up to k (Kelly, "Reversibility and stochastic networks", 1979,
+        section 3.3).  Where requests take turns, their number spreads less by the peakedness of an infinite server.
+        """
+        count = np.arange(1.0, min(_CROWD, 3 * float(decodes.max()) + 50))
+        alone = self.step(decodes, 0 * decodes)
+        share = np.clip(1 - (prompts.mean(self.step(decodes[:, None], prompts.tokens)) - alone)
+                        / np.maximum(seconds, 1e-12), 1 - FULL, 1.0)  # of the time that is left for decodes
+        held = np.maximum(1.0, np.minimum(count, self.most[:, None]))
+        logs = np.log(own[:, None] * self.load.steps * self.step(held, 0 * held) / share[:, None] / held)
+        logs = np.concatenate([np.zeros((len(own), 1)), np.cumsum(logs, axis=1)], axis=1)
+        chances = np.exp(logs - logs.max(axis=1, keepdims=True))
+        mean = (chances[:, 1:] * count).sum(axis=1) / chances.sum(axis=1)
+        peaked = np.where(np.isinf(turns), 0.0, 1 - (1 - 1 / turns) * self.load.alike)
+        crowded = np.clip(decodes + peaked * (mean - decodes), 0.0, 2 * self.most)
+        return np.where(crowded > 0, crowded / np.maximum(own * self.load.steps, 1e-12), seconds), crowded
 
 
 def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSample, role: str = "both") -> Station:
@@ -172,8 +201,8 @@ class StepPrompts:
     def of(cls, expected: Floats, new: Floats, most: Floats) -> "StepPrompts":
         """Where so many prompts are *expected* in a step, of lengths as in *new*, which computes the *most* tokens.
 
-        Their sum has the compound Poisson distribution, by the transform of the lengths' own (Panjer, 1981).
-        Longer prompts come as pieces.
+        The tokens that come meanwhile have the compound Poisson distribution, by the transform of the lengths' own
+        (Panjer, 1981).  What does not fit into a step fills others, so that all tokens are computed.
         """
         largest = float(most.max())
         whole = np.floor(new / largest)
@@ -186,7 +215,12 @@ class StepPrompts:
         shares = np.maximum(0.0, np.fft.irfft(np.exp(counts * (transform - 1)), 2 * _BINS, axis=1))
         shares[:, _BINS] = shares[:, _BINS:].sum(axis=1)
         shares = shares[:, :_BINS + 1] / shares[:, :_BINS + 1].sum(axis=1, keepdims=True)
-        return cls(np.minimum(np.arange(_BINS + 1) * (largest / _BINS), most[:, None]), shares)
+        tokens = np.minimum(np.arange(_BINS + 1) * (largest / _BINS), most[:, None])
+        fits = (shares * tokens).sum(axis=1)
+        filled = np.clip((expected * new.mean() - fits) / np.maximum(most - fits, 1e-9), 0.0, 1.0)
+        shares *= 1 - filled[:, None]
+        shares[:, _BINS] += filled
+        return cls(tokens, shares)
 
     def mean(self, values: Floats) -> Floats:
         """The mean of *values*, one for each number of tokens."""
@@ -239,8 +273,9 @@ class Steady:
         """Power of one GPU on the mean: what it draws idle, and the joules of its steps."""
         station = self.station
         if station.decodes:
-            joules = self.prompts.mean(station.prices.joules(self.decodes[:, None] + 1, self.prompts.tokens))
-            working = joules / self.seconds * np.minimum(1.0, self.decodes + self.rates * self.seconds)
+            met, tokens = self.decodes[:, None] + 1, self.prompts.tokens
+            drawn = self.prompts.mean(station.prices.joules(met, tokens)) / self.prompts.mean(station.step(met, tokens))
+            working = drawn * np.minimum(1.0, self.decodes + self.rates * self.seconds)
         else:
             most = station.chunk(self.decodes)
             each = station.prices.joules(self.decodes, most) / most
@@ -257,7 +292,8 @@ class Steady:
         """Seconds from a request's arrival at an engine to the first step of its prompt: a row for each rate."""
         drawn, station = self.drawn, self.station
         ahead = self.seconds[:, None] * station.ahead
-        waiting = np.where(self._busy, drawn.place * self._running + ahead, station.host.core.wake)
+        left = drawn.place * self._running * (1 - self._several * self._prompting)[:, None]
+        waiting = np.where(self._busy, left + ahead, station.host.core.wake)
         return waiting + (self._backlog + self._slots)[:, None] * drawn.long
 
     @cached_property
@@ -282,7 +318,8 @@ class Steady:
         slope = (self.prompts.mean(step((self.decodes + more)[:, None], self.prompts.tokens)) - mean) / more
         others = slope * np.sqrt(2 / 3 * self.decodes)
         values = self.seconds[:, None] + spread[:, None] * drawn.mixed + others[:, None] * drawn.crowd
-        return np.asarray(np.maximum(values, self.gaps.min(axis=1, keepdims=True)) / drawn.accepted)
+        least = step(np.minimum(self.decodes, 1.0), np.zeros_like(self.decodes))
+        return np.asarray(np.maximum(values, least[:, None]) / drawn.accepted)
 
     @cached_property
     def e2el(self) -> Floats:
@@ -303,6 +340,17 @@ class Steady:
         new = self.station.load.new
         lengths = (new.std() / new.mean())**2
         return np.asarray((1 / self.turns + lengths) / (1 + lengths))
+
+    @cached_property
+    def _several(self) -> Floats:
+        """How far prompts are served one after the other (1), and not several in a step (0)."""
+        return np.asarray(np.minimum(1.0, self.station.load.new.mean() / self.station.chunk(self.decodes)))
+
+    @cached_property
+    def _prompting(self) -> Floats:
+        """The share of the time in steps with prompts."""
+        times = self.prompts.shares * self.station.prefill(self.decodes[:, None], self.prompts.tokens)
+        return np.asarray(times[:, 1:].sum(axis=1) / times.sum(axis=1))
 
     @cached_property
     def _busy(self) -> NDArray[np.bool_]:
@@ -328,7 +376,7 @@ class Steady:
         window = np.maximum(self._running * self._uneven[:, None], 1e-9) / self.seconds[:, None]
         longer = np.where(self._busy, window, 1e-9)
         others = np.maximum(0.0, 1 - (1 - self.drawn.others) / longer)  # the longer a step, the likelier is another
-        tokens = _of_shares(self.prompts.shares, self.prompts.tokens, others)
+        tokens = _of_shares(self.prompts.shares, self.prompts.tokens, others) * (1 - self._several)[:, None]
         return self._computed(self.drawn.new + self.drawn.order * tokens, (1 - self.drawn.order) * tokens)
 
     def _computed(self, tokens: Floats, behind: Floats | float) -> Floats:
@@ -345,8 +393,8 @@ class Steady:
         new, most = self.station.load.new, self.station.chunk(self.decodes)
         each = new.mean() / most * self.station.prefill(self.decodes, most)
         load = np.minimum(self.rates * each, FULL)
-        several = np.minimum(1.0, new.mean() / most)
-        return np.asarray(several * load / (1 - load) * each * (new**2).mean() / (2 * new.mean()**2) * self._uneven)
+        longer = (new**2).mean() / (2 * new.mean()**2)
+        return np.asarray(self._several * load / (1 - load) * each * longer * self._uneven)
 
     @cached_property
     def _slots(self) -> Floats:
@@ -443,7 +491,7 @@ class SteadyApart:
         decode, client = self.decode, self.decode.station.host.client
         moved = client.accept + client.travel + self.start + self.token * self.prefill.drawn.prompts
         turns = decode.drawn.place + 2 * decode.station.depth - 1
-        again = decode.station.prefill(decode.decodes, np.full_like(decode.decodes, PROMPTS[0]))
+        again = decode.station.step(decode.decodes + 1, np.zeros_like(decode.decodes))
         return self.prefill.ttft + moved + decode.seconds[:, None] * turns + again[:, None]
 
     @property

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ksim.results.steps import Ints
+from ksim.scenario.defaults import Deployment
 from ksim.study.capacity.targets import Target
-from ksim.study.planning.candidates import ROUTER, EngineFamily, apart
+from ksim.study.planning.candidates import ROUTER, EngineFamily, GpuKind, apart
 from ksim.study.planning.estimate import SteadyApart
 from ksim.study.planning.fleets import apart_settings, transfer
 from ksim.study.planning.mixes import mixed
 from ksim.study.planning.ranking import EngineRows, FoundOptions, Option, PlanQuestion, Priced, fewest, fewest_of, kept
 from ksim.study.planning.step_prices import LoadSample
 
-__all__ = ["fastest", "options"]
+__all__ = ["fastest", "highest_rate", "of_one", "options"]
 
 #: Targets that the engine decides which decodes, where another one prefills.
 _DECODED = ("tpot", "itl")
@@ -44,6 +45,36 @@ def fastest(question: PlanQuestion, families: Sequence[EngineFamily]) -> dict[Ta
     rows = EngineRows.of([Priced.of(family, question.load) for family in families])
     states = [engines.station.steady(np.full(len(engines.families), _RARELY)) for engines in rows]
     return {target: min(float(state.value(target).min()) for state in states) for target in question.targets}
+
+
+def of_one(question: PlanQuestion, deployment: Deployment) -> Option | None:
+    """What the estimate says of as many replicas of one *deployment* as the rate needs; None where no number does."""
+    rows = EngineRows.of([_priced_alone(question.load, deployment)])
+    return next((option for engines in rows for option in _whole(question, engines)), None)
+
+
+def highest_rate(load: LoadSample, targets: Sequence[Target], deployment: Deployment) -> float:
+    """The highest rate, in requests/s or sessions/s, of one replica of *deployment* that keeps *targets*, by the
+    estimate; or 0.0."""
+    engines = _priced_alone(load, deployment).station
+    rates = np.geomspace(*_RATES, _TRIED)
+    for _ in range(2):
+        state = engines.rows(np.zeros(len(rates), int)).steady(rates)
+        carried = int(np.argmin(np.append(kept(state, targets), False)))
+        if not carried or carried == len(rates):
+            return float(rates[-1]) / load.turns if carried else 0.0
+        found = float(rates[carried - 1])
+        rates = np.geomspace(found, rates[carried], _TRIED)
+    return found / load.turns
+
+
+#: The rates that are tried for the highest one: their ends, and how many at a time.
+_RATES, _TRIED = (1e-3, 1e4), 96
+
+
+def _priced_alone(load: LoadSample, deployment: Deployment) -> Priced:
+    family = EngineFamily(GpuKind(deployment.gpu.name), {"gpu": deployment.gpu.name}, ({},), (deployment,))
+    return Priced.of(family, load)
 
 
 #: Requests/s that never meet.

@@ -162,9 +162,8 @@ class DeploymentPlan:
     @property
     def errors(self) -> dict[str, float]:
         """By target, the median error of estimates beside simulations of as many replicas, as a share."""
-        pairs = [(one.option.values[target], one.point.values[target][0], str(target)) for one in self.finalists
-                 if one.point and one.replicas == one.option.replicas and one.setup.settings == one.option.settings
-                 for target in one.point.values]
+        pairs = [(one.option.values[target], one.guessed.values[target][0], str(target)) for one in self.finalists
+                 if one.guessed for target in one.guessed.values]
         return {name: median(abs(guess / value - 1) for guess, value, key in pairs if key == name and value > 0)
                 for name in dict.fromkeys(key for *_, key in pairs)}
 

@@ -3,7 +3,6 @@
 import json
 import re
 from html import unescape
-from itertools import pairwise
 
 import pytest
 
@@ -23,7 +22,7 @@ TABLE = {
 }
 NARROW = {"engine": ["vllm-0.33"], "serve.tensor_parallel_size": [1, 2], "serve.max_num_batched_tokens": [8192],
           "serve.quantization": ["fp8"], "serve.kv_cache_dtype": ["auto"]}
-FEW = {"requests": 60, "replications": 3, "over": NARROW, "time": "3600 s"}
+FEW = {"requests": 60, "replications": 3, "over": NARROW, "time": "3600s"}
 SLO = ["ttft:median:20ms"]
 
 
@@ -39,6 +38,7 @@ def test_the_winner_is_simulated_and_keeps_the_targets(planned):
     found, _ = planned
     best = found.best
     assert best.stands and best.point.rate == 1500.0 and best.setup.settings["gpu"] == "h100"
+    assert best.point.replications == 3
     assert best.costs["usd"] == pytest.approx(2 * best.gpus)
     assert found.sentence.startswith(f"{best.gpus} GPUs in ")
     assert "carry 1500 requests/s: TTFT median " in found.sentence
@@ -53,10 +53,17 @@ def test_no_option_that_may_cost_less_is_left_out(planned):
     assert not families
 
 
+def test_no_finalist_is_simulated_with_more_gpus_than_may_win(planned):
+    found, _ = planned
+    later = [one for one in found.finalists if one.option.costs["usd"] > found.best.costs["usd"]]
+    assert later and all(one.costs["usd"] <= found.best.costs["usd"] or one.option.replicas == 1 for one in later)
+
+
 def test_options_are_ranked_by_cost(planned):
     found, _ = planned
     assert found.objectives == ("usd",)
-    assert all(one.costs["usd"] <= other.costs["usd"] for one, other in pairwise(found.options))
+    costs = [round(option.costs["usd"], 6) for option in found.options]
+    assert costs == sorted(costs)
     assert {option.gpu for option in found.options} == {"h100", "h200"}
 
 
