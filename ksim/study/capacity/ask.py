@@ -139,21 +139,27 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
 
 
 def _estimates(scenario: Scenario, criteria: Criteria, made: Sequence[SetUp], rate: float | None) -> Iterator[str]:
-    """What `ksim plan` estimates of each set-up; nothing of fleets, of which it knows no steady state."""
+    """What `ksim plan` estimates of each set-up; nothing of fleets, of which it knows no steady state, and nothing
+    where all miss the targets: the answer comes at once, and says why."""
     alone = [(setup, pool.deployment) for setup in made if setup.scenario is not None and not setup.scenario.pools
              for pool in Fleet.of(setup.scenario).pools]
     if alone:
         load = SampledRequests.of(scenario, rate or 1.0, criteria).whole
-        texts = [f"{setup.name} {_estimate(load, criteria, setup, made, rate)}" for setup, made in alone]
-        yield f"estimated, before anything is run: {'; '.join(texts)}"
+        texts = [_estimate(load, criteria, setup, made, rate) for setup, made in alone]
+        if any(texts):
+            said = [f"{setup.name} {text or 'misses the targets'}"
+                    for (setup, _), text in zip(alone, texts, strict=True)]
+            yield f"estimated, before anything is run: {'; '.join(said)}"
 
 
 def _estimate(load: LoadSample, criteria: Criteria, setup: SetUp, made: Deployment, rate: float | None) -> str:
+    """What *setup* carries, or how many GPUs of it carry *rate*; "" for nothing, and for no number of them."""
     if rate is None:
-        return f"{number(highest_rate(load, criteria.targets, made))} requests/s"
+        most = highest_rate(load, criteria.targets, made)
+        return f"{number(most)} requests/s" if most else ""
     option = of_one(PlanQuestion(load, rate, criteria.targets), made)
     if option is None:
-        return "with no number of GPUs"
+        return ""
     values = ", ".join(f"{target.metric} {target.statistic} {milliseconds(value)}" for target, value in
                        option.values.items())
     return f"{option.replicas * setup.gpus:,} GPU{'s' * (option.replicas * setup.gpus > 1)} ({values})"
