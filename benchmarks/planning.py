@@ -1,47 +1,70 @@
-"""How good the estimates of `ksim plan` are: random questions whose candidates are all simulated."""
+"""How good the estimates of `ksim plan` are: random questions whose candidates are all simulated.
 
+`python -m benchmarks.planning picks FOLDER` asks which of the deployments that others have measured is the best.
+"""
+
+import argparse
+import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from math import inf
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from attrs import evolve, frozen
 
 from benchmarks.findings import Findings, Goal, Sheet
 from ksim.foundation.rng import stream
+from ksim.results.steps import Floats
+from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.journal import Journal
-from ksim.study.capacity.judge import ByRuns
+from ksim.study.capacity.judge import LIVES, ByRuns
+from ksim.study.experiment import play, scenario_at
 from ksim.study.planning.ask import PlanStudy, best_of_families
 from ksim.study.planning.candidates import candidates
+from ksim.study.planning.estimate import Station, Steady, station
+from ksim.study.planning.options import options
 from ksim.study.planning.race import Finalist, Race
-from ksim.study.planning.ranking import Option, options
+from ksim.study.planning.ranking import Option
+from ksim.study.planning.step_prices import StepPrices
 from ksim.study.workers import InProcess, Where, in_order
 
-#: Questions that are drawn, of which those about a slow model are left out.
-QUESTIONS, SLOW = 9, ("deepseek-v2-lite",)
+#: Questions that are drawn.
+QUESTIONS = 30
 #: What questions are drawn from: dense models, mixtures of experts, and one with latent attention, whose engines of
-#: data-parallel attention take minutes a run.
-MODELS = ("llama-3.1-8b", "llama-3.3-70b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v2-lite")
-GPUS, RATES = ("h100", "h200", "b200", "a100-80g"), (2.0, 40.0)
-PROMPTS, OUTPUTS = (200, 6000), (50, 600)
+#: data-parallel attention take minutes a run, and are left out.
+MODELS, SLOW = ("llama-3.1-8b", "llama-3.3-70b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v2-lite"), (
+    "deepseek-v2-lite",)
+GPUS, RATES = ("h100", "h200", "b200", "a100-80g"), (1.0, 14.0)
+PROMPTS, OUTPUTS = (200, 4000), (40, 300)
 TTFTS, TPOTS = (0.3, 0.6, 1.2, 2.5), (0.02, 0.03, 0.05, 0.08)
-#: Requests of a run, and the candidates of a question that are simulated at most.
-REQUESTS, MOST = 800, 6
+#: The fewest and the most requests of a run, and the candidates of a question that are simulated at most.
+FEWEST, REQUESTS, MOST = 400, 1200, 7
+#: Requests in flight of the runs that show the throughput, and how many times as many requests these have.
+IN_FLIGHT, WAVES = 24, 6
 ERRORS = {"ttft": Goal("median error of the mean TTFT of estimates", 15, "%", timed=False),
-          "tpot": Goal("median error of the mean TPOT of estimates", 5, "%", timed=False)}
-PICKED = Goal("questions whose winner is among the first five by estimate", 90, "%", least=True, timed=False)
+          "tpot": Goal("median error of the mean TPOT of estimates", 5, "%", timed=False),
+          "throughput": Goal("median error of the throughput of estimates", 5, "%", timed=False)}
+PICKED = Goal("questions whose winner is among the first five by estimate, or hardly cheaper", 90, "%", least=True,
+              timed=False)
 
 
 @frozen
 class Answered:
-    """A question, the candidates that were simulated with their ranks by estimate, and CPU seconds of the estimates."""
+    """A question, the candidates that were simulated with their ranks by estimate, and CPU seconds of the estimates.
+
+    `throughput` is the error of the estimate with a number of requests in flight; None where all engines are apart.
+    """
 
     name: str
     candidates: int
     seconds: float
     ended: tuple[tuple[int, Finalist], ...]
+    throughput: float | None = None
 
     @property
     def winner(self) -> int | None:
@@ -58,21 +81,25 @@ class Answered:
 
     def errors(self, metric: str) -> list[float]:
         """Estimates over simulations, minus 1, of all that was simulated with the replicas of the estimate."""
-        return [one.option.values[target] / one.point.values[target][0] - 1 for _, one in self.ended
-                if one.point is not None and one.replicas == one.option.replicas
-                and one.setup.settings == one.option.settings
-                for target in one.point.values if target.metric == metric and np.isfinite(one.point.values[target][0])]
+        if metric == "throughput":
+            return [] if self.throughput is None else [self.throughput]
+        return [one.option.values[target] / one.guessed.values[target][0] - 1 for _, one in self.ended if one.guessed
+                for target in one.guessed.values
+                if target.metric == metric and np.isfinite(one.guessed.values[target][0])]
 
 
 def findings(questions: int = QUESTIONS) -> Findings:
     """So many random questions: errors of the estimates, and where they rank the winner."""
-    asked = [number for number in range(questions) if question(number)[0].scenario.model not in SLOW]
     with Where().workers() as pool:
-        answers = in_order(pool.run(answered, asked), len(asked))
+        return findings_of(in_order(pool.run(answered, range(questions)), questions))
+
+
+def findings_of(answers: Sequence[Answered]) -> Findings:
+    """The tables and goals of *answers*."""
     sheet = Sheet("Random questions: estimates beside simulations of the best candidate of each choice of formats and"
                   f" parallelism, {MOST} at most",
                   ("question", "candidates", "CPU s of estimates", "simulated", "winner's rank by estimate",
-                   "TTFT, median error", "TPOT"), [_row(found) for found in answers])
+                   "TTFT, median error", "TPOT", "throughput"), [_row(found) for found in answers])
     known = [found for found in answers if found.winner is not None]
     picked = 100 * np.mean([found.winner is not None and (found.winner <= 5 or found.dearer <= 0.05)
                             for found in known])
@@ -84,7 +111,7 @@ def findings(questions: int = QUESTIONS) -> Findings:
 def _row(found: Answered) -> list[str]:
     errors = [f"{100 * median(map(abs, values)):.0f} %" if (values := found.errors(metric)) else "-"
               for metric in ERRORS]
-    return [found.name, str(found.candidates), f"{found.seconds:.1f}", str(len(found.ended)),
+    return [found.name, f"{found.candidates:,}", f"{found.seconds:.1f}", str(len(found.ended)),
             str(found.winner or "none stands"), *errors]
 
 
@@ -92,13 +119,51 @@ def answered(number: int) -> Answered:
     """Question *number*: estimates of all candidates, and simulations of the best of each family."""
     asked, name = question(number)
     begun = time.process_time()
-    found = candidates(asked.scenario, asked.kinds)
-    ranked = best_of_families(sorted(options(asked.question, found), key=partial(_order, asked)))
+    found = candidates(asked.scenario, asked.kinds, asked.over)
+    ranked = best_of_families(sorted(options(asked.question, found.families), key=partial(_order, asked)))[:MOST]
     seconds = time.process_time() - begun
-    judge = ByRuns(evolve(asked.criteria, requests=REQUESTS), InProcess(), Journal(1))
+    longest = max((option.seconds for option in ranked), default=0.0)
+    requests = round(min(REQUESTS, max(FEWEST, LIVES / 2 * asked.rate * longest)))
+    judge = ByRuns(evolve(asked.criteria, requests=requests), InProcess(), Journal(1))
     race = Race(asked.scenario, asked.question, judge, asked.objectives, inf, lambda _: None)
-    ended = tuple((rank, race.tried(option)) for rank, option in enumerate(ranked[:MOST], 1))
-    return Answered(name, found.count, seconds, ended)
+    ended = tuple((rank, race.tried(option)) for rank, option in enumerate(ranked, 1))
+    whole = next((option for option in ranked if "pools" not in option.settings), None)
+    return Answered(name, found.count, seconds, ended, None if whole is None else _throughput(asked, whole))
+
+
+def _throughput(asked: PlanStudy, option: Option) -> float:
+    """The error of the estimated throughput of one replica of *option* with a number of requests in flight."""
+    scenario = scenario_at(asked.scenario, option.settings).with_values({
+        "workload.max_concurrency": IN_FLIGHT, "workload.synthetic.count": WAVES * IN_FLIGHT,
+        "workload.synthetic.arrivals": {"process": "burst"}})
+    requests = play(scenario).history.requests
+    ends = np.sort(requests.finished)
+    first, last = IN_FLIGHT, (WAVES - 1) * IN_FLIGHT  # neither the burst of the beginning nor the end
+    deployment = Deployment.of(scenario_at(asked.scenario, option.settings))
+    engines = station([deployment], StepPrices.of(deployment, asked.requests.whole), asked.requests.whole)
+    return closed(engines, IN_FLIGHT)[0] * float(ends[last] - ends[first]) / (last - first) - 1
+
+
+def closed(engines: Station, in_flight: int) -> tuple[float, Steady]:
+    """The requests/s of *engines* with so many requests *in_flight* all the time, and their state.
+
+    A request meets the others as if it were not there itself: the arrival theorem (Reiser and Lavenberg, 1980).
+    """
+    rates, most = np.geomspace(1e-3, 1e3, 64), 0.0
+    for _ in range(2):
+        state = _states(engines, rates)
+        held = np.where(state.full, inf, rates * state.e2el.mean(axis=1))
+        after = int(np.searchsorted(np.maximum.accumulate(held), max(in_flight - 1, 1e-9)))
+        most = float(rates[max(0, after - 1)])
+        rates = np.geomspace(most, rates[min(after, len(rates) - 1)], 32)
+    state = _states(engines, np.array([most]))
+    seconds = float(state.e2el.mean())
+    waits = max(0.0, (in_flight - 1) / most - seconds) if in_flight > 1 else 0.0  # where all places are taken
+    return in_flight / (seconds + waits), state
+
+
+def _states(engines: Station, rates: Floats) -> Steady:
+    return engines.rows(np.zeros(len(rates), int)).steady(rates, np.full(len(rates), inf))
 
 
 def _order(asked: PlanStudy, option: Option) -> tuple[float, ...]:
@@ -116,7 +181,28 @@ def question(number: int) -> tuple[PlanStudy, str]:
             "count": REQUESTS, "arrivals": {"process": "poisson", "rate": rate}, "max_tokens": 16000,
             "prompt": {"kind": "lognormal", "median": prompt, "sigma": 0.5},
             "output": {"kind": "lognormal", "median": output, "sigma": 0.5}}}})
-    asked = PlanStudy.of(scenario, rate, [f"ttft:mean:{ttft:g}s", f"tpot:mean:{tpot:g}s"], (), (), (),
+    over: dict[str, list[Any]] = {"engine": ["vllm-0.33"]}
+    if model in SLOW:
+        over["serve.data_parallel_size"] = [1]
+    asked = PlanStudy.of(scenario, rate, [f"ttft:mean:{ttft:g}s", f"tpot:mean:{tpot:g}s"], (), (), over,
                         requests=REQUESTS, replications=2, seed=0)
     return asked, (f"{model} on {gpu}, {rate:g} requests/s of {prompt:g} + {output:g} tokens, TTFT {ttft:g} s, TPOT"
                    f" {1e3 * tpot:g} ms")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print which of public runs are picked as the best."""
+    from benchmarks.picks import measured, sheet  # which needs `closed`
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning")
+    commands = parser.add_subparsers(required=True)
+    picks = commands.add_parser("picks", help="which of public runs are picked as the best")
+    picks.add_argument("folder", type=Path, help="the public runs, with what another simulator says of them")
+    picks.add_argument("--groups", type=int, default=0, help="so many groups of comparable runs, by default all")
+    picks.add_argument("--simulate", type=int, default=0, help="so many groups are simulated, too")
+    options = parser.parse_args(arguments)
+    print("\n".join(sheet([*measured(options.folder, options.groups, options.simulate)]).markdown()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

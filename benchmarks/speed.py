@@ -36,6 +36,8 @@ GOALS = {
        for name in ("w20000_qps6.45", "w20000_qps25.8")},
     **{name: {"per second": Goal(f"{name}: simulation", 2000, "requests/CPU s", least=True)}
        for name in ("mooncake", "mooncake, 4 replicas", "mooncake, overload")},
+    **{name: {"command": Goal(f"{name}: command with all that it writes", limit, "CPU s")}
+       for name, limit in (("DeepSeek-V3, SGLang DP8", 5.0), ("DeepSeek-R1, wide EP on 40", 8.0))},
 }
 
 

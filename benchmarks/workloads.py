@@ -3,12 +3,30 @@
 from pathlib import Path
 from typing import Any
 
+from ksim.deploy.commands import ImportOptions
+from ksim.deploy.importing import assembled, joined, read
+from ksim.deploy.texts import Pasted
+
 _SHARED = Path(__file__).parents[2] / "shared" / "data"
 #: Peers' speed workloads, where they are at hand: Poisson arrivals, lengths of Azure's 2023 conversations; the last
 #: comes four times as fast as it can be served.
 PEERS = [_SHARED / "bench" / f"{name}.csv" for name in ("w5000_qps6.45", "w20000_qps6.45", "w20000_qps25.8")]
 #: Mooncake's conversations, whose prompts share prefixes by the hashes of their pieces.
 MOONCAKE = _SHARED / "traces" / "mooncake_fast25" / "conversation_trace.jsonl"
+#: Launch lines of groups of data-parallel ranks: an SGLang engine on 8 GPUs, and a prefill and a decode engine of vLLM
+#: on 40, whose experts are spread over all of an engine's GPUs.
+LINES = {
+    "DeepSeek-V3, SGLang DP8": "python -m sglang.launch_server --model deepseek-ai/DeepSeek-V3 --tp 8 --dp 8"
+                               " --enable-dp-attention",
+    "DeepSeek-R1, wide EP on 40": """
+        vllm serve deepseek-ai/DeepSeek-R1-0528 --port 8100 --enable-expert-parallel --data-parallel-size 8 \\
+          --all2all-backend deepep_high_throughput \\
+          --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'
+        vllm serve deepseek-ai/DeepSeek-R1-0528 --port 8200 --enable-expert-parallel --data-parallel-size 32 \\
+          --all2all-backend deepep_low_latency \\
+          --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}'
+    """,
+}
 
 
 def scenarios() -> dict[str, dict[str, Any]]:
@@ -18,6 +36,7 @@ def scenarios() -> dict[str, dict[str, Any]]:
         "prefill-heavy": _synthetic(count=4000, rate=5.0, prompt=_uniform(2000, 6000), output=_fixed(16)),
         "prefix-heavy": _synthetic(count=4000, rate=10.0, prompt=_uniform(2200, 3200), output=_uniform(50, 150),
                                    prefixes={"groups": 16, "tokens": 2048}),
+        **{name: _imported(line) for name, line in LINES.items()},
     }
     found |= {path.stem: _on_a100({"replay": {"path": str(path)}}, tokens=512, sequences=512)
               for path in PEERS if path.exists()}
@@ -45,6 +64,14 @@ def conversations() -> dict[str, Any]:
     arrivals = {"process": "poisson", "rate": 6.45}
     drawn = {"count": 5000, "arrivals": arrivals, "prompt": lengths, "output": lengths, "max_tokens": 4096}
     return _on_a100({"synthetic": drawn}, tokens=512, sequences=512)
+
+
+def _imported(line: str) -> dict[str, Any]:
+    """What `ksim import LINE --gpu h200` makes, with 60 requests of the load that it makes up."""
+    options = ImportOptions(gpu="h200")
+    table = {**assembled(joined([read(Pasted(line, "line", Path()), options)]), options).table}
+    table["workload"]["synthetic"]["count"] = 60
+    return table
 
 
 def _synthetic(count: int, rate: float, **parts: Any) -> dict[str, Any]:

@@ -56,11 +56,16 @@ def capacity(
     with stopped(output), progress() as told:
         found = ask(chosen, slo or (), rate, over or (), requests=requests, replications=replications,
                     model_errors=not no_model_error, jobs=jobs, on=on, address=address, output=output, force=force,
-                    resume=resume, title=scenario.stem, on_progress=told)
+                    resume=resume, title=scenario.stem, on_progress=told, on_estimate=_estimated)
     _show(found, output)
     write_json(json_file, found.document)
     if found.best is None:
         raise KsimError(found.sentence)
+
+
+def _estimated(text: str) -> None:
+    """Say on standard error what to expect, long before the answer."""
+    print(f"ksim: {text}", file=sys.stderr)
 
 
 def _show(found: "Capacity", output: Path | None) -> None:

@@ -25,8 +25,8 @@ Gpus = Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME[:COUNT][=
                                                 " h100:16=2.5; may be repeated; by default the scenario's")]
 Rate = Annotated[float | None, typer.Option("--rate", help="requests/s to carry; by default the scenario's")]
 Minimize = Annotated[list[str] | None, typer.Option("--minimize", metavar="gpus|usd|joules|carbon", help="what shall be"
-                                                    " least; repeated, what comes first counts first; by default usd"
-                                                    " where GPUs have prices, else gpus")]
+                                                    " least; repeated, a front of all, and the best by their product;"
+                                                    " by default usd where GPUs have prices, else gpus")]
 Time = Annotated[str, typer.Option("--time", help="after so long, no further finalist is simulated")]
 Finalists = Annotated[int, typer.Option(min=1, help="how many candidates are simulated at most")]
 Replications = Annotated[int, typer.Option(min=2, help="replications of each simulation, at most")]
@@ -52,12 +52,17 @@ def plan(
     resume: Resume = False,
 ) -> None:
     """Find the cheapest deployment that carries a load within latency targets: estimate all, simulate the best."""
+    from ksim.foundation import catalog
+    from ksim.scenario.scenario import setting
     from ksim.study.planning.ask import plan as ask
+    from ksim.study.planning.ask import with_engine
 
     load = {"--input-len": input_len, "--output-len": output_len, "--trace": trace, "--bench": bench}
     asked = _scenario(scenario, model, gpu or [], rate, load)
+    said = {**(catalog.read(scenario) if scenario else {}), **dict(setting(text) for text in settings or [])}
     with stopped(output), progress() as told:
-        found = ask(changed(asked, settings, seed), rate, slo or (), gpu or (), minimize or (), over or (), time=time,
+        found = ask(changed(asked, settings, seed), rate, slo or (), gpu or (), minimize or (),
+                    with_engine(over or (), said), time=time,
                     finalists=finalists, requests=requests, replications=replications, jobs=jobs,
                     output=output, force=force, resume=resume, title=scenario.stem if scenario else "",
                     on_progress=told)

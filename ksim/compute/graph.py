@@ -162,7 +162,7 @@ class KernelGraph:
 
 def bind(kernel: Kernel | BatchDependent | Collective, batch: Batch) -> Kernel | Collective | None:
     """The kernel or collective that is launched for *batch*; None if there is none."""
-    return kernel.over(batch) if isinstance(kernel, BatchDependent) else kernel
+    return kernel.over(batch) if hasattr(kernel, "over") else kernel
 
 
 def fold(layers: Sequence[T]) -> list[tuple[Sequence[T], int]]:

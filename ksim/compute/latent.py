@@ -20,6 +20,7 @@ from ksim.compute.kernels.mla import (
     CompressedLayer,
     IndexScores,
     LatentAttention,
+    LatentLayer,
     SparseLatentLayer,
 )
 from ksim.compute.model import LATENT, SPARSE, Config, Decoder
@@ -46,15 +47,25 @@ _COUNTS: Mapping[TokenKind, Callable[[Batch], int]] = {
 }
 
 
-@frozen
+@frozen(cache_hash=True)
 class PerToken:
     """A kernel with as many rows as a batch has `tokens` of a kind; `kernel` is the one for a single row."""
 
     kernel: Gemm | BatchedGemm | Pointwise
     tokens: TokenKind
 
+    #: Marks what only some batches launch.
+    some: ClassVar[bool] = True
+
     def over(self, batch: Batch) -> Kernel | None:
-        rows = _COUNTS[self.tokens](batch)
+        return self.of_rows(self.rows(batch))
+
+    def rows(self, batch: Batch) -> int:
+        """How many rows *batch* has for it."""
+        return _COUNTS[self.tokens](batch) if batch.chunks or self.tokens == "decodes" else 0
+
+    def of_rows(self, rows: int) -> Kernel | None:
+        """The kernel of so many *rows*; None for none."""
         if not rows:
             return None
         if isinstance(self.kernel, Pointwise):
@@ -99,10 +110,10 @@ class AttendLatent:
         for operation in (GATHER, evolve(UP, label="context_kv_up"), evolve(CONCAT, label="context_k_concat")):
             yield from _per_token(operation, sizes, shard, "cached")
         shape = (heads, content, rotary, value, latent, shard.precision.cache)
-        yield Op(f"{self.label}_prompts", OverBatch(LatentAttention("expanded", *shape)))
+        yield Op(f"{self.label}_prompts", LatentLayer(LatentAttention("expanded", *shape)))
         yield from _per_token(MERGE, sizes, shard, "continued")
         yield Op("q_absorb", PerToken(BatchedGemm(heads, 1, latent, content), "decodes"))
-        yield Op(f"{self.label}_decodes", OverBatch(LatentAttention("absorbed", *shape)))
+        yield Op(f"{self.label}_decodes", LatentLayer(LatentAttention("absorbed", *shape)))
         yield Op("v_up", PerToken(BatchedGemm(heads, 1, value, latent), "decodes"))
 
 

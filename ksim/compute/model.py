@@ -222,8 +222,10 @@ class Model:
     def cache_by_layer(self, shard: Shard) -> list[LayerCache]:
         """The cache of each layer of one rank's stage, in order; a layer with attention and a state has two entries."""
         sizes = self.sizes
-        operations = [op for layer in shard.share(self.layers) for op in self.decoder.layers[layer]]
-        return [kept for op in operations if (kept := layer_cache(op, sizes, shard)) is not None]
+        layers = [self.decoder.layers[place] for place in shard.share(self.layers)]
+        known = {id(layer): [kept for op in layer if (kept := layer_cache(op, sizes, shard)) is not None]
+                 for layer in {id(layer): layer for layer in layers}.values()}  # most are alike
+        return [kept for layer in layers for kept in known[id(layer)]]
 
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""

@@ -1,7 +1,7 @@
 """The prices of kernels that depend on the batch: attention, and the copies of a step's inputs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from attrs import define, field
@@ -14,6 +14,9 @@ from ksim.flow.batch import Batch, Batches, Contexts, Offsets
 from ksim.flow.costs import Costs
 from ksim.flow.steps import BatchKernels, Ints, KernelColumns, KernelCost, KernelKind, Shapes
 from ksim.specs.host import Inputs
+
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
 
 __all__ = ["BatchPricer", "Bound", "bind", "inputs", "inputs_of", "missing", "price"]
 
@@ -52,17 +55,17 @@ class BatchPricer:
         """Price the kernels that are *new* with *batch*; one question asks for all that are not swept."""
         asked: list[Any] = []
         for launch, kernel in new.items():
-            later = self._following(launch, batch)
-            if len(later) >= SWEPT and isinstance(launch.layer, AttentionLayer):
-                self._sweep(launch.label, launch.layer, [batch, *later])
+            later, layer = self._following(launch, batch), cast(Any, launch.layer)
+            if len(later) >= SWEPT and hasattr(layer, "sweep"):
+                self._sweep(launch.label, layer, [batch, *later])
             else:
-                asked += [(launch.label, kernel), *((launch.label, launch.layer.over(step)) for step in later)]
+                asked += [(launch.label, kernel), *((launch.label, layer.over(step)) for step in later)]
         self._known.update(zip(asked, self.pricer.kernels(asked), strict=True))
 
     def _following(self, launch: BatchLaunch, batch: Batch) -> list[Batch]:
         """The next steps for which to price *launch* along with *batch*, which must continue those priced before."""
         contexts, layer = batch.contexts, launch.layer
-        together = isinstance(layer, AttentionLayer) and hasattr(self.pricer.oracle, "estimates")
+        together = hasattr(layer, "sweep") and hasattr(self.pricer.oracle, "estimates")
         if batch.chunks or batch.width > 1 or not together:
             return []
         offsets, steps = self._ahead.get(launch, (None, 1))
@@ -71,13 +74,14 @@ class BatchPricer:
         return [Batch(Contexts(contexts.offsets, contexts.shift + step), (), batch.samples, batch.tokens)
                 for step in range(1, steps)]
 
-    def _sweep(self, label: str, layer: AttentionLayer, batches: Sequence[Batch]) -> None:
+    def _sweep(self, label: str, layer: "AttentionLayer | LatentLayer", batches: Sequence[Batch]) -> None:
         priced = self.pricer.sweep([label], layer.sweep(Batches.of(batches)))
-        self._known.update(((label, layer.over(batch)), priced[row]) for row, batch in enumerate(batches))
+        kernels: list[Any] = [layer.over(batch) for batch in batches]
+        self._known.update(((label, kernel), priced[row]) for row, kernel in enumerate(kernels))
 
 
 def bind(launches: Sequence[BatchLaunch], batches: Sequence[Batch]) -> Bound:
-    """The kernels of *launches* for each of *batches*, without attention, which every batch has and which is swept."""
+    """The kernels of *launches* for each of *batches*, without attention that every batch has."""
     return {launch: [launch.layer.over(batch) for batch in batches] for launch in launches
             if not isinstance(launch.layer, AttentionLayer)}
 
@@ -99,18 +103,21 @@ def missing(bound: Bound, batches: int) -> list[frozenset[Op]]:
 
 def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, pricer: Pricer) -> list[BatchKernels]:
     """Price the kernels of *launches* in those of *batches* that have them; one question asks for all *bound* ones."""
-    asked = list(dict.fromkeys((launch.label, kernel) for launch, rows in launches.items() if launch in bound
+    asked = list(dict.fromkeys((launch.label, kernel) for launch, rows in launches.items()
+                               if not hasattr(launch.layer, "sweep")
                                for row in rows.tolist() if (kernel := bound[launch][row]) is not None))
     places = {question: index for index, question in enumerate(asked)}
     answers = KernelColumns.of(pricer.kernels(list(asked))) if asked else None
     priced = []
     for launch, rows in launches.items():
-        if isinstance(layer := launch.layer, AttentionLayer):
-            some = batches if len(rows) == len(batches) else batches.of_rows(rows)
-            kernels = pricer.sweep([launch.label], layer.sweep(some))
-            priced.append(BatchKernels(rows, launch.repeat, kernels))
-        elif answers is not None:
+        having = rows
+        if launch in bound:
             having = np.array([row for row in rows.tolist() if bound[launch][row] is not None], dtype=np.intp)
+        if hasattr(layer := launch.layer, "sweep"):
+            some = batches if len(having) == len(batches) else batches.of_rows(having)
+            priced += [BatchKernels(having, launch.repeat, pricer.sweep([launch.label], layer.sweep(some)))
+                       ] if len(having) else []
+        elif answers is not None:
             which = [places[launch.label, kernel] for row in having.tolist()
                      if (kernel := bound[launch][row]) is not None]
             priced += [BatchKernels(having, launch.repeat, answers.taken(which))] if which else []

@@ -13,7 +13,7 @@ memory's bandwidth that all-to-alls take, and that shared experts run beside the
 dispatch, and hide the other half's.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, zip_longest
 from typing import Any, overload
@@ -260,28 +260,42 @@ class DboTimer(StepTimer):
         """A timer of a further pass, which is never cut."""
         return StepTimer(**_settings(self)).beside(model, shard, graphs)
 
+    @property
+    def summarizes(self) -> bool:
+        """Whether it summarizes steps without the costs of their kernels: not those of two micro-batches."""
+        return False
+
     @overload
-    def summarize(self, batches: Batch) -> StepSummary: ...
+    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
 
     @overload
     def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
 
-    def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
-        """Summarize a step, or each of many, of which there is at least one."""
+    def summarize(self, batches: Batch | Sequence[Batch],
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
+        """Summarize a step where data ranks have so many tokens, by default equally many, or each of many steps, of
+        which there is at least one."""
         if isinstance(batches, Batch):
-            if not self.micro_batches.padded(batches, (), self.graphs):
-                return StepTimer.summarize(self, batches)
-            step = self.step_cost(batches)
+            if not self.micro_batches.padded(batches, tokens_by_rank, self.graphs):
+                return StepTimer.summarize(self, batches, tokens_by_rank)
+            step = self.step_cost(batches, tokens_by_rank)
             return StepSummary.of(step.costs, step.launch_seconds)
         if len(batches) >= TOGETHER and not any(self.micro_batches.padded(batch, (), self.graphs) for batch in batches):
             return StepTimer.summarize(self, batches)
         return [self.summarize(batch) for batch in batches]
 
-    def price(self, batches: Sequence[Batch]) -> StepColumns:
-        """Price each of *batches*, kernel by kernel, where all data ranks have equally many tokens."""
-        if not any(self.micro_batches.padded(batch, (), self.graphs) for batch in batches):
-            return StepTimer.price(self, batches)
-        return StepColumns.of([self.step_cost(batch) for batch in batches])
+    def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:
+        """Price each of *batches*, kernel by kernel, where data ranks have so many *tokens*, by default equally many.
+        """
+        each = [*zip(batches, tokens or [()] * len(batches), strict=True)]
+        if not any(self.micro_batches.padded(batch, by_rank, self.graphs) for batch, by_rank in each):
+            return StepTimer.price(self, batches, tokens)
+        return StepColumns.of([self.step_cost(batch, by_rank) for batch, by_rank in each])
+
+    def traffic_key(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> Hashable:
+        """What is equal for steps whose collectives are the same: those of halves depend on where they are cut."""
+        padded = self.micro_batches.padded(batch, tokens_by_rank, self.graphs)
+        return StepTimer.traffic_key(self, batch, tokens_by_rank), padded
 
     def step_cost(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> StepCost:
         """Price *batch* where data ranks have so many tokens, by default equally many.
@@ -336,7 +350,7 @@ class DboTimer(StepTimer):
         """A timer for each half; they share all prices but those of the batches, which go on in each by itself."""
         graphs = _Exact(way=launching)
         made = [StepTimer(**{**_settings(self), "gpu": _gpu(self), "graphs": graphs}) for _ in range(2)]
-        made[1]._plans = made[0]._plans
+        made[1].plan_as(made[0])
         return made[0], made[1]
 
     @cached_property

@@ -80,6 +80,10 @@ class Plans:
         """The plan of *shape*."""
         return self._plans.get(shape) or self.of([shape])[0]
 
+    def without(self, plan: Plan, missing: frozenset[Op]) -> Plan:
+        """The plan like *plan* of a batch that has nothing for the launches *missing*, either."""
+        return self.one((*plan.shape[:-1], plan.shape[-1] | missing))
+
     def _price_parts(self, shapes: Sequence[Shape]) -> None:
         """Price all new parts of *shapes* together: as columns where their launches are affine in tokens or samples."""
         bodies = dict.fromkeys(key for shape in shapes if (key := self._body_of(shape)) not in self._bodies)
@@ -160,6 +164,12 @@ class Plans:
             return 0
         ops = (op for block in self.model.body(1, self.shard) for op in single_batch.on_two_streams(block.ops))
         return self.dual_stream if any(isinstance(op, DualStream) for op in ops) else 0
+
+    @cached_property
+    def batch_launches(self) -> tuple[BatchLaunch, ...]:
+        """What a step launches that depends on its batch, each once."""
+        ops = dict.fromkeys(op for block in self.model.body(1, self.shard) for op in block.ops)
+        return tuple(BatchLaunch(op.label, op.kernel, 1) for op in ops if is_batch_dependent(op.kernel))
 
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
         """The blocks that go over all tokens; extrapolated where they are affine in a rank's own tokens."""

@@ -4,7 +4,7 @@ A step may have several forward passes: the target's own, and those of a drafter
 after another, so their seconds, joules and launch times add up.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar, overload
@@ -20,7 +20,7 @@ from ksim.cost.graphs import Graphs
 from ksim.cost.plans import MOST, Plans
 from ksim.cost.pricer import BatchLaunch, Overlap, Plan, Pricer, Shape, left
 from ksim.cost.summaries import Summaries
-from ksim.flow.batch import Batch, Batches
+from ksim.flow.batch import Batch, Batches, Offsets
 from ksim.flow.costs import Costs, StepSummary
 from ksim.flow.steps import BatchKernels, Blocks, Ints, KernelCost, PricedBlock, StepColumns, StepCost
 from ksim.network.network import Network
@@ -63,13 +63,14 @@ class StepTimer:
     _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
     _summaries: Summaries = field(init=False, repr=False)
+    _latest: tuple[Batch, Sequence[int], StepSummary] | None = field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._batches = batch_kernels.BatchPricer(self._pricer)
         self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, average=self.average,
                             single_batch=self.single_batch, dual_stream=self.dual_stream)
-        self._summaries = Summaries(self._pricer, self.host.inputs)
+        self._summaries = Summaries(self._pricer, self.host.inputs, self._plans)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced
 
@@ -78,14 +79,23 @@ class StepTimer:
         """What prices single kernels and collectives of the steps."""
         return self._pricer
 
+    @property
+    def summarizes(self) -> bool:
+        """Whether it summarizes steps without the costs of their kernels."""
+        return self._summaries.complete
+
     @overload
-    def summarize(self, batches: Batch) -> StepSummary: ...
+    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
 
     @overload
     def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
 
-    def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
-        """Summarize a step, or each of many, of which there is at least one."""
+    def summarize(self, batches: Batch | Sequence[Batch],
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
+        """Summarize a step where data ranks have so many tokens, by default equally many, or each of many steps, of
+        which there is at least one."""
+        if tokens_by_rank and isinstance(batches, Batch):
+            return self._summary(batches, tokens_by_rank)
         if isinstance(batches, Batch):
             plan = self._known.get(_counts(batches)) or self._whole([batches])[0]
             return self._summaries.of_batch(plan, batches) or self._priced_summaries([batches])[0]
@@ -95,16 +105,39 @@ class StepTimer:
         together = self._summaries.of_batches(plans[0], batches) if len(set(plans)) == 1 else None
         return together or self._priced_summaries(batches)
 
+    def _summary(self, batch: Batch, tokens_by_rank: Sequence[int]) -> StepSummary:
+        if self._latest is not None and batch is self._latest[0] and tokens_by_rank == self._latest[1]:
+            return self._latest[2]  # dummy steps are the same, over and over
+        found = self._summaries.of_batch(self._plans.one(self._shape(batch, tokens_by_rank)), batch)
+        if found is None:
+            step = self.step_cost(batch, tokens_by_rank)
+            found = StepSummary.of(step.costs, step.launch_seconds)
+        self._latest = batch, tokens_by_rank, found
+        return found
+
     def _priced_summaries(self, batches: Sequence[Batch]) -> list[StepSummary]:
         steps = self.price(batches)
         return [*StepSummary.of(steps.costs, steps.launch_seconds).rows(len(batches))]
 
-    def price(self, batches: Sequence[Batch]) -> StepColumns:
-        """Price each of *batches*, kernel by kernel, where all data ranks have equally many tokens.
+    def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:
+        """Price each of *batches*, kernel by kernel, where data ranks have so many *tokens*, by default equally many.
 
         There is at least one.  All new launches are priced in a few questions to the oracle.
         """
-        return self._priced(self._whole(batches), batches)
+        if not tokens:
+            return self._priced(self._whole(batches), batches)
+        shapes: dict[Any, Shape] = {}  # dummy steps are one batch, over and over
+        keys = [(id(batch), *by_rank) for batch, by_rank in zip(batches, tokens, strict=True)]
+        for key, batch, by_rank in zip(keys, batches, tokens, strict=True):
+            if key not in shapes:
+                shapes[key] = self._shape(batch, by_rank)
+        own = dict(zip(shapes, self._plans.of([*shapes.values()]), strict=True))
+        plans = [own[key] for key in keys]
+        places: dict[tuple[Plan, int], int] = {}
+        rows = np.array([places.setdefault((plan, id(batch)), len(places)) for plan, batch
+                         in zip(plans, batches, strict=True)])
+        first = np.unique(rows, return_index=True)[1].tolist()
+        return self._priced([plans[row] for row in first], [batches[row] for row in first]).taken(rows)
 
     def step_cost(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> StepCost:
         """Price *batch* where data ranks have so many tokens, by default equally many.
@@ -122,8 +155,8 @@ class StepTimer:
         launches = [(launch, launch.layer.over(batch)) for launch in plan.batch_launches]
         kernels = {launch: kernel for launch, kernel in launches if kernel is not None}
         if len(kernels) < len(launches):
-            missing = frozenset(Op(launch.label, launch.layer) for launch, _ in launches if launch not in kernels)
-            plan = self._plans.one((*plan.shape[:-1], plan.shape[-1] | missing))
+            plan = self._plans.without(plan, frozenset(Op(launch.label, launch.layer) for launch, _ in launches
+                                                       if launch not in kernels))
         return plan, kernels
 
     def share_with(self, other: "StepTimer") -> None:
@@ -145,7 +178,7 @@ class StepTimer:
 
         Prices of batches go on from one batch to the next, so each engine has its own.
         """
-        self._plans = other._plans
+        self._plans, self._summaries = other._plans, other._summaries
 
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
                  ) -> list[tuple[Kernel | Collective, KernelCost, int]]:
@@ -167,8 +200,11 @@ class StepTimer:
         launches, counted = _launches(plans), Batches.of(batches)
         bound = batch_kernels.bind(list(launches), batches)
         if bound:
-            plans = self._plans.of([(*plan.shape[:-1], plan.shape[-1] | lacking) for plan, lacking
-                                    in zip(plans, batch_kernels.missing(bound, len(batches)), strict=True)])
+            lacking = batch_kernels.missing(bound, len(batches))
+            pairs = {(plan, id(ops)): (plan, ops) for plan, ops in zip(plans, lacking, strict=True)}
+            own = dict(zip(pairs, self._plans.of([(*plan.shape[:-1], plan.shape[-1] | ops)
+                                                  for plan, ops in pairs.values()]), strict=True))
+            plans = [own[plan, id(ops)] for plan, ops in zip(plans, lacking, strict=True)]
         kernels = batch_kernels.price(launches, bound, counted, self._pricer)
         return _columns(plans, [*kernels, batch_kernels.inputs(counted, self.host.inputs)])
 
@@ -188,10 +224,15 @@ class StepTimer:
         launching, tokens = self.graphs.of(batch)
         everywhere = None
         if tokens_by_rank and self.shard.data > 1:
-            most = self.graphs.padded(max(tokens_by_rank))
+            brought = Offsets.of(tokens_by_rank)
+            most = self.graphs.padded(brought.most)
             tokens = max(tokens, most) if launching.graphs else tokens
-            everywhere = len(tokens_by_rank) * most if most else sum(tokens_by_rank)
+            everywhere = len(brought) * most if most else brought.sum
         return tokens, batch.logits, launching, everywhere, self._missing[bool(batch.adapters), bool(batch.loads)]
+
+    def traffic_key(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> Hashable:
+        """What is equal for steps whose collectives are the same."""
+        return self._plans, self._shape(batch, tokens_by_rank)
 
     @property
     def half(self) -> "StepTimer":
@@ -269,16 +310,20 @@ class Pass:
     before: bool = False
     tokens_by_rank: Callable[[Sequence[int], int], Sequence[int]] = _as_many
 
+    def passes(self, batch: Batch, tokens_by_rank: Sequence[int]) -> Iterator[tuple[Batch, Sequence[int]]]:
+        """What each pass beside *batch* computes, and the tokens of data ranks in it."""
+        for number, own in enumerate(self.batches_of(batch)):
+            yield own, self.tokens_by_rank(tokens_by_rank, number) if tokens_by_rank else ()
+
     def step_costs(self, batch: Batch, tokens_by_rank: Sequence[int]) -> list[StepCost]:
         """The cost of each pass beside *batch*."""
-        return [self.timer.step_cost(own, self.tokens_by_rank(tokens_by_rank, number) if tokens_by_rank else ())
-                for number, own in enumerate(self.batches_of(batch))]
+        return [self.timer.step_cost(own, there) for own, there in self.passes(batch, tokens_by_rank)]
 
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int]
                  ) -> Iterator[tuple[Kernel | Collective, KernelCost, int]]:
         """The kernels and collectives of all passes beside *batch*, in order."""
-        for number, own in enumerate(self.batches_of(batch)):
-            yield from self.timer.launches(own, self.tokens_by_rank(tokens_by_rank, number) if tokens_by_rank else ())
+        for own, there in self.passes(batch, tokens_by_rank):
+            yield from self.timer.launches(own, there)
 
     def rounds(self, batches: Sequence[Batch]) -> Iterator[tuple[list[int], list[Batch]]]:
         """The first passes beside *batches*, then the second ones, and so on, each with the rows of the batches."""
@@ -322,17 +367,25 @@ class Passes:
         for own, known in zip(self.others, other.others, strict=True):
             own.timer.plan_as(known.timer)
 
+    @property
+    def summarizes(self) -> bool:
+        """Whether it summarizes steps without the costs of their kernels."""
+        return self.main.summarizes and all(other.timer.summarizes for other in self.others)
+
     @overload
-    def summarize(self, batches: Batch) -> StepSummary: ...
+    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
 
     @overload
     def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
 
-    def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
-        """Summarize a step, or each of many, of which there is at least one."""
+    def summarize(self, batches: Batch | Sequence[Batch],
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
+        """Summarize a step where data ranks have so many tokens, by default equally many, or each of many steps, of
+        which there is at least one."""
         if isinstance(batches, Batch):
-            further = (other.timer.summarize(own) for other in self.others for own in other.batches_of(batches))
-            return sum(further, self.main.summarize(batches))
+            further = (other.timer.summarize(own, there) for other in self.others
+                       for own, there in other.passes(batches, tokens_by_rank))
+            return sum(further, self.main.summarize(batches, tokens_by_rank))
         summaries = self.main.summarize(batches)
         for other in self.others:
             for rows, own in other.rounds(batches):
@@ -340,11 +393,13 @@ class Passes:
                     summaries[row] += summary
         return summaries
 
-    def price(self, batches: Sequence[Batch]) -> StepColumns:
-        """Price each of *batches*, kernel by kernel, where all data ranks have equally many tokens."""
-        main = self.main.price(batches)
-        further = [(other, np.array(rows), other.timer.price(own)) for other in self.others
-                   for rows, own in other.rounds(batches)]
+    def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:
+        """Price each of *batches*, kernel by kernel, where data ranks have so many *tokens*, by default equally many.
+        """
+        main = self.main.price(batches, tokens)
+        further = [(other, np.array(rows), other.timer.price(own, [
+            other.tokens_by_rank(tokens[row], number) for row in rows] if tokens else ()))
+            for other in self.others for number, (rows, own) in enumerate(other.rounds(batches))]
         table, launch_seconds = main.costs.table.copy(), main.launch_seconds.copy()
         for _, rows, columns in further:
             table[:, rows] += columns.costs.table
@@ -367,6 +422,12 @@ class Passes:
         """The kernels and collectives of *batch* in order, the cost of each, and how often it runs."""
         further = [(other, [*other.launches(batch, tokens_by_rank)]) for other in self.others]
         return [*chain(*_in_order(self.main.launches(batch, tokens_by_rank), further))]
+
+    def traffic_key(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> Hashable:
+        """What is equal for steps whose collectives are the same."""
+        return self.main.traffic_key(batch, tokens_by_rank), *(
+            other.timer.traffic_key(own, there) for other in self.others
+            for own, there in other.passes(batch, tokens_by_rank))
 
     def everywhere(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> int:
         """The tokens that all data ranks together send through each layer in the target's pass."""

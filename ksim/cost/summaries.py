@@ -5,16 +5,18 @@ adapters are summed up by the tokens of each adapter.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import inf
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from attrs import astuple, define, field, frozen
 
-from ksim.compute.graph import is_of_adapters
+from ksim.compute.graph import Op, is_of_adapters
 from ksim.compute.kernels import Work
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
 from ksim.cost.energy import Actions, busy_seconds, joules
+from ksim.cost.plans import Plans
 from ksim.cost.pricer import BatchLaunch, Plan, Pricer
 from ksim.flow.batch import Batch, Batches
 from ksim.flow.costs import Costs, StepSummary
@@ -23,7 +25,11 @@ from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval, StagedFor
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Inputs
 
-__all__ = ["AdapterSummary", "AttentionSummary", "Summaries"]
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
+    from ksim.compute.latent import PerToken
+
+__all__ = ["AdapterSummary", "AttentionSummary", "Summaries", "TokensSummary"]
 
 
 #: Numbers of tokens by adapter whose costs are kept.
@@ -56,8 +62,12 @@ class AdapterSummary:
     def _priced(self, batch: Batch) -> tuple[float, ...]:
         asked: list[Any] = [(launch.label, launch.layer.over(batch)) for launch in self.launches]
         costs = self.pricer.kernels(asked)
-        total = sum((launch.repeat * cost.costs for launch, cost in zip(self.launches, costs, strict=True)), Costs.of())
-        return tuple(float(getattr(total, name)) for name in _NAMES)
+        return _numbers(sum((launch.repeat * cost.costs for launch, cost in zip(self.launches, costs, strict=True)),
+                            Costs.of()))
+
+
+def _numbers(costs: Costs) -> "Numbers":
+    return tuple(float(getattr(costs, name)) for name in _NAMES)  # type: ignore[return-value]
 
 
 #: Seconds, joules, and compute-bound seconds; SM action, SM active and compute-bound joules, as in `StepSummary`.
@@ -83,7 +93,7 @@ class _Work:
     key: float
 
     @classmethod
-    def of(cls, layer: AttentionLayer) -> "_Work":
+    def of(cls, layer: "AttentionLayer | LatentLayer") -> "_Work":
         def work(**counts: int) -> Work:
             return layer.kernel([counts.get(name, 0) for name in COUNTS]).work
 
@@ -104,7 +114,7 @@ class _Energy:
     busy: float
 
     @classmethod
-    def of(cls, layer: AttentionLayer, pricer: Pricer) -> "_Energy":
+    def of(cls, layer: "AttentionLayer | LatentLayer", pricer: Pricer) -> "_Energy":
         dtype, power = layer.kernel([0] * len(COUNTS)).work.dtype, pricer.gpu.power
         byte = joules(Actions(hbm=1.0, l2=1.0), power)
         return cls(joules(Actions(1.0, dtype), power).core, byte.core, byte.rest,
@@ -123,7 +133,7 @@ class _Formula:
     energy: _Energy
 
     @classmethod
-    def of(cls, layer: AttentionLayer, pricer: Pricer) -> "_Formula":
+    def of(cls, layer: "AttentionLayer | LatentLayer", pricer: Pricer) -> "_Formula":
         gpu, kernel = pricer.gpu, layer.kernel([0] * len(COUNTS))
         return cls(gpu, 1 / peak(gpu, kernel.work.dtype), 1 / gpu.bandwidth, pricer.cool(kernel, kernel.family),
                    _Work.of(layer), _Energy.of(layer, pricer))
@@ -144,10 +154,45 @@ class _Formula:
 
 
 @define(eq=False)
+class TokensSummary:
+    """Prices a launch that goes over the tokens of a kind, once for each number of them.
+
+    What is new of a batch to any of a plan's `siblings` is one question to the oracle.
+    """
+
+    label: str
+    layer: "PerToken"
+    repeat: int
+    pricer: Pricer
+    siblings: "list[TokensSummary]"
+    _known: dict[int, Numbers] = field(factory=dict, init=False)
+
+    def of_batch(self, batch: Batch) -> Numbers | None:
+        """The numbers of one run, as `AttentionSummary` has them; None where *batch* has nothing for it."""
+        if not (rows := self.layer.rows(batch)):
+            return None
+        if rows not in self._known:
+            self._price(batch)
+        return self._known[rows]
+
+    def _price(self, batch: Batch) -> None:
+        new = [(one, rows) for one in self.siblings if (rows := one.layer.rows(batch)) and rows not in one._known]
+        asked: list[Any] = [(one.label, one.layer.of_rows(rows)) for one, rows in new]
+        for (one, rows), cost in zip(new, self.pricer.kernels(asked), strict=True):
+            if len(one._known) >= MOST:
+                one._known.clear()
+            one._known[rows] = _numbers(cost.costs)
+
+    def of_batches(self, batches: Batches) -> tuple[Any, ...]:
+        """The numbers of one run in each of many steps, as columns."""
+        return tuple(np.array([self.of_batch(batch) for batch in batches.batches]).T)
+
+
+@define(eq=False)
 class AttentionSummary:
     """A layer that the oracle has `compiled`; it runs `repeat` times in a step."""
 
-    layer: AttentionLayer
+    layer: "AttentionLayer | LatentLayer"
     repeat: int
     compiled: CompiledAttention
     oracle: Any
@@ -155,77 +200,114 @@ class AttentionSummary:
     columns: StagedFormula
 
     @classmethod
-    def of(cls, layer: AttentionLayer, repeat: int, compiled: CompiledAttention, pricer: Pricer) -> "AttentionSummary":
+    def of(cls, layer: "AttentionLayer | LatentLayer", repeat: int, compiled: CompiledAttention,
+           pricer: Pricer) -> "AttentionSummary":
         formula = _Formula.of(layer, pricer)
         return cls(layer, repeat, compiled, pricer.oracle, StagedFormula(formula, Floats, PRICED),
                    StagedFormula(formula, Arrays, PRICED))
 
-    def of_batch(self, batch: Batch) -> Numbers:
-        """The numbers of one run; raises ConfigError where the oracle says no positive, finite time."""
+    def of_batch(self, batch: Batch) -> Numbers | None:
+        """The numbers of one run, None where *batch* has nothing for the layer.
+
+        Raises ConfigError where the oracle says no positive, finite time.
+        """
         counts = self.layer.counts(batch)
+        if not (counts[0] or counts[3]):
+            return None
         numbers: Numbers = self.floats[counts[0] > 0, counts[3] > 0](*counts, *self.compiled.price(counts))
         if not 0.0 < numbers[0] < inf:
-            check_seconds(self.oracle, self.layer.over(batch), numbers[0])
+            kernel: Any = self.layer.over(batch)
+            check_seconds(self.oracle, kernel, numbers[0])
         return numbers
 
     def of_batches(self, batches: Batches) -> tuple[Any, ...]:
         """The numbers of one run in each of many steps, as columns."""
-        sweep = self.layer.sweep(batches)
-        counts = [np.asarray(getattr(sweep.kernel, name), dtype=np.float64) for name in COUNTS]
+        counts = [np.asarray(column, dtype=np.float64) for column in self.layer.columns(batches)]
         numbers = self.columns[batch_kinds(counts)](*counts, *self.compiled.columns(counts))
         seconds = numbers[0]
         for row in np.flatnonzero(~((seconds > 0) & (seconds < inf)))[:1].tolist():
-            check_seconds(self.oracle, sweep[row], float(seconds[row]))
+            check_seconds(self.oracle, self.layer.sweep(batches)[row], float(seconds[row]))
         return tuple(numbers)
 
 
 #: A summary of launches that depend on the batch.
-LayerSummary = AttentionSummary | AdapterSummary
+LayerSummary = AttentionSummary | TokensSummary | AdapterSummary
 
 
 @define(eq=False)
 class Summaries:
-    """Summarizes steps whose plans are priced and whose attention the oracle compiles; `inputs` is the host's."""
+    """Summarizes steps whose plans are priced and whose attention the oracle compiles; `inputs` is the host's.
+
+    Where a batch has nothing for some launches, its step is another one of `plans`.
+    """
 
     pricer: Pricer
     inputs: Inputs
+    plans: Plans
     _ready: dict[tuple[BatchLaunch, ...], list[LayerSummary] | None] = field(factory=dict, init=False)
-    _compiled: dict[AttentionLayer, CompiledAttention | None] = field(factory=dict, init=False)
+    _compiled: dict["AttentionLayer | LatentLayer", CompiledAttention | None] = field(factory=dict, init=False)
     _launches: tuple[BatchLaunch, ...] | None = field(default=None, init=False)
     _current: list[LayerSummary] | None = field(default=None, init=False)
+    _lacking: dict[tuple[Plan, tuple[bool, ...]], Plan] = field(factory=dict, init=False)
 
     def of_batch(self, plan: Plan, batch: Batch) -> StepSummary | None:
         """The summary of a step of *plan* over *batch*; None where a launch is not compiled."""
         layers = self._layers(plan)
         if layers is None:
             return None
-        known = plan.summary
+        found = [(layer.repeat, layer.of_batch(batch)) for layer in layers]
+        known = self._without(plan, [numbers is None for _, numbers in found]).summary
         seconds = known.seconds + (self.inputs.copy + self.inputs.copy_sequence * batch.sequences)
         joules, compute, action = known.joules, known.compute_bound, known.sm_action_joules
         active, slowed = known.sm_active_joules, known.compute_bound_joules
-        for layer in layers:
-            runs, (own, spent, computing, of_action, of_active, of_slowed) = layer.repeat, layer.of_batch(batch)
-            seconds += runs * own
-            joules += runs * spent
-            compute += runs * computing
-            action += runs * of_action
-            active += runs * of_active
-            slowed += runs * of_slowed
+        for runs, numbers in found:
+            if numbers is not None:
+                own, spent, computing, of_action, of_active, of_slowed = numbers
+                seconds += runs * own
+                joules += runs * spent
+                compute += runs * computing
+                action += runs * of_action
+                active += runs * of_active
+                slowed += runs * of_slowed
         return StepSummary(seconds, joules, compute, action, active, slowed, known.launch_seconds)
 
     def of_batches(self, plan: Plan, batches: Sequence[Batch]) -> list[StepSummary] | None:
-        """The summaries of many steps of one *plan*; None where a launch is not compiled."""
-        layers = self._layers(plan)
-        if layers is None:
+        """The summaries of many steps of one *plan*; None where a launch is not compiled, or not all may have it."""
+        layers, counted = self._layers(plan), Batches.of(batches)
+        if layers is None or (self._partial(plan) and len(counted.chunks.new)):
             return None
-        counted = Batches.of(batches)
-        *columns, launch_seconds = astuple(plan.summary)
+        missing = ([layer.of_batch(batches[0]) is None for layer in layers] if self._partial(plan)
+                   else [False] * len(layers))
+        *columns, launch_seconds = astuple(self._without(plan, missing).summary)
         columns[0] = columns[0] + (self.inputs.copy + self.inputs.copy_sequence * counted.sequences)
-        for layer in layers:
-            columns = [column + layer.repeat * part for column, part
-                       in zip(columns, layer.of_batches(counted), strict=True)]
+        for layer, lacks in zip(layers, missing, strict=True):
+            if not lacks:
+                columns = [column + layer.repeat * part for column, part
+                           in zip(columns, layer.of_batches(counted), strict=True)]
         summary: Any = StepSummary(*columns, launch_seconds)  # type: ignore[call-arg]
         return [*summary.rows(len(batches))]
+
+    @staticmethod
+    def _partial(plan: Plan) -> bool:
+        """Whether some batches have nothing for some launches of *plan*."""
+        return any(hasattr(launch.layer, "some") for launch in plan.batch_launches)
+
+    def _without(self, plan: Plan, missing: Sequence[bool]) -> Plan:
+        """The plan like *plan* of batches that have nothing for the launches which are *missing*."""
+        if not any(missing):
+            return plan
+        if (key := (plan, tuple(missing))) not in self._lacking:
+            if len(self._lacking) >= MOST:
+                self._lacking.clear()
+            gone = (Op(launch.label, launch.layer) for launch, lacks in zip(plan.batch_launches, missing, strict=False)
+                    if lacks)
+            self._lacking[key] = self.plans.without(plan, frozenset(gone))
+        return self._lacking[key]
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether there are summaries of all steps."""
+        return self._made_ready(self.plans.batch_launches) is not None
 
     def _layers(self, plan: Plan) -> list[LayerSummary] | None:
         launches = plan.batch_launches
@@ -237,16 +319,28 @@ class Summaries:
 
     def _made_ready(self, launches: tuple[BatchLaunch, ...]) -> list[LayerSummary] | None:
         others = tuple(launch for launch in launches if not is_of_adapters(launch.layer))
-        ready: list[Any] = [AttentionSummary.of(layer, repeat, compiled, self.pricer) for _, layer, repeat in others
-                            if isinstance(layer, AttentionLayer) and (compiled := self._compile(layer)) is not None]
-        if len(ready) < len(others):
+        siblings: list[TokensSummary] = []
+        ready = [self._summary(launch, siblings) for launch in others]
+        siblings += [summary for summary in ready if isinstance(summary, TokensSummary)]
+        if None in ready:
             return None
         adapters = [launch for launch in launches if is_of_adapters(launch.layer)]
         if any(hasattr(launch.layer, "of_loads") for launch in adapters):
             return None
-        return [*ready, AdapterSummary(adapters, self.pricer)] if adapters else ready
+        found = [summary for summary in ready if summary is not None]
+        return [*found, AdapterSummary(adapters, self.pricer)] if adapters else found
 
-    def _compile(self, layer: AttentionLayer) -> CompiledAttention | None:
+    def _summary(self, launch: BatchLaunch, siblings: list[TokensSummary]) -> LayerSummary | None:
+        """The summary of *launch*, which may have *siblings*; None where there is none."""
+        label, repeat = launch.label, launch.repeat
+        layer: Any = launch.layer
+        if hasattr(layer, "of_rows"):
+            return TokensSummary(label, layer, repeat, self.pricer, siblings)
+        if hasattr(layer, "columns") and (compiled := self._compile(layer)) is not None:
+            return AttentionSummary.of(layer, repeat, compiled, self.pricer)
+        return None
+
+    def _compile(self, layer: "AttentionLayer | LatentLayer") -> CompiledAttention | None:
         if layer not in self._compiled:
             self._compiled[layer] = compile_attention(self.pricer.oracle, layer, self.pricer.gpu)
         return self._compiled[layer]

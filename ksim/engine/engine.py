@@ -34,7 +34,6 @@ from ksim.flow.events import (
 )
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.steps import StepCost
 from ksim.foundation.errors import KsimError
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.engine_loop import EngineLoop, Turn
@@ -445,7 +444,8 @@ def _cached(job: Job, schedule: Schedule) -> int:
 class PendingStep:
     """The batch of step `index` on its way through the host and the stages.
 
-    When it was scheduled, so many jobs waited and ran, and so many KV blocks were used.
+    When it was scheduled, so many jobs waited and ran, and so many KV blocks were used.  In a dummy step, GPUs have
+    `computed` another batch than the log has.  `step_costs` are summaries where steps are logged many at once.
     """
 
     index: int
@@ -454,6 +454,12 @@ class PendingStep:
     waiting: int
     running: int
     blocks: int
-    step_costs: tuple[StepCost, ...] = ()
+    computed: Batch = field(init=False)
+    tokens_by_rank: Sequence[int] = ()
+    step_costs: tuple[Any, ...] = ()
     prepared: float = 0.0
     in_flight: InFlightBatch | None = None
+
+    @computed.default
+    def _computed(self) -> Batch:
+        return self.batch

@@ -1,19 +1,17 @@
 """An engine whose steps are SimPy events: it waits for pipeline stages, ranks or other engines.
 
-Its inbox has the requests and aborts that its next turn sees.  Its collectives between nodes are flows: they share
-links with transfers, and make steps longer.
+Its inbox has the requests and aborts that its next turn sees.
 """
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
-import simpy
 from attrs import define, field
 
-from ksim.compute.graph import Collective
 from ksim.cost.energy import FREE
 from ksim.cost.step import Timer
+from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectorWaits
 from ksim.engine.engine import PendingStep, Process, log_abort
 from ksim.engine.loop_times import LoopTimes
@@ -28,136 +26,15 @@ from ksim.engine.ranks import (
     Workers,
     wait,
 )
+from ksim.engine.stage_recorder import StageRecorder
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import KvTransferParams, Stepped
 from ksim.flow.request import Request
-from ksim.flow.steps import Blocks, StepCost
-from ksim.network.flows import Flows
-from ksim.network.network import CollectiveTraffic, InterNodeTraffic
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job, Schedule, State
 
-__all__ = ["CollectiveFlows", "Inbox", "Sampled", "tokens_of", "EventEngine", "DUMMY"]
-
-
-@define(eq=False)
-class GroupStep:
-    """A step of an engine, or of all engines of a data-parallel group: its batches end together.
-
-    Its collectives are one flow, which begins when the first batch does.
-    """
-
-    traffic: InterNodeTraffic | None
-    done: simpy.Event
-    batches: list[InFlightBatch] = field(factory=list)
-
-    @property
-    def start(self) -> float:
-        return min(batch.start for batch in self.batches)
-
-    @property
-    def end(self) -> float:
-        return max(batch.end for batch in self.batches)
-
-    def shift(self, late: float) -> None:
-        """Have the step begin and end *late* seconds later."""
-        for batch in self.batches:
-            batch.start += late
-        self.extend(late)
-
-    def extend(self, late: float) -> None:
-        """Have the step end *late* seconds later."""
-        for batch in self.batches:
-            batch.end += late
-
-
-@define(eq=False)
-class CollectiveFlows:
-    """The collectives between nodes of an engine, or of a data-parallel group, among the `flows` of a fleet.
-
-    A step ends later by as much as the flow of its collectives ends later than alone.  The next step of a single stage
-    waits for that.  In a pipeline, the steps behind it end as much later.
-    """
-
-    env: simpy.Environment
-    flows: Flows
-    collective_traffic: CollectiveTraffic
-    _stages: list[WholeSteps] = field(factory=list, init=False)
-    _steps: list[GroupStep] = field(factory=list, init=False)
-    _rounds: dict[int, GroupStep] = field(factory=dict, init=False)
-    #: By the identity of blocks, which all steps of a plan share; they are kept, so that no others get their id.
-    _known: dict[int, tuple[Blocks, list[InterNodeTraffic]]] = field(factory=dict, init=False)
-
-    def enlist(self, stages: WholeSteps) -> None:
-        """Delay the batches in *stages*, too."""
-        self._stages.append(stages)
-
-    def traffic(self, timers: Sequence[Timer], batch: Batch, tokens_by_rank: Sequence[int],
-                step_costs: Sequence[StepCost]) -> InterNodeTraffic | None:
-        """What a step of *batch* sends between nodes; None if it sends nothing."""
-        parts = []
-        for timer, step_cost in zip(timers, step_costs, strict=True):
-            key = id(step_cost.blocks)
-            if key not in self._known:
-                self._known[key] = step_cost.blocks, self._sent(timer, batch, tokens_by_rank)
-            parts += self._known[key][1]
-        return InterNodeTraffic.together(parts) if parts else None
-
-    def _sent(self, timer: Timer, batch: Batch, tokens_by_rank: Sequence[int]) -> list[InterNodeTraffic]:
-        launches = [(launch, repeat) for launch, _, repeat in timer.launches(batch, tokens_by_rank)
-                    if isinstance(launch, Collective)]
-        parts = [(self.collective_traffic.of(launch, timer.groups[launch.group]), repeat)
-                 for launch, repeat in launches]
-        return [traffic for traffic, repeat in parts if traffic is not None for _ in range(repeat)]
-
-    def track(self, in_flight: InFlightBatch, traffic: InterNodeTraffic | None,
-              together: object = None) -> InFlightBatch:
-        """Have *in_flight* end when its collectives have; those of a round *together* are one flow."""
-        step = self._rounds.get(id(together)) if together is not None else None
-        if step is None:
-            step = GroupStep(traffic, self.env.event())
-            if together is not None:
-                self._rounds[id(together)] = step
-            before = self._steps[-1] if self._steps and self._single else None
-            self.env.process(self._follow(step, together, before))
-            self._steps.append(step)
-        tracked = InFlightBatch(step.done, in_flight.start, in_flight.end, in_flight.scalings, in_flight.waits)
-        step.batches.append(tracked)
-        return tracked
-
-    def _follow(self, step: GroupStep, together: object, before: GroupStep | None) -> Process:
-        """Begin the flow with the step, and end the step with the flow."""
-        env, traffic = self.env, step.traffic
-        if before is not None:
-            if not before.done.triggered:
-                yield before.done
-            step.shift(max(before.end - step.start, 0.0))
-        if traffic is not None:
-            while env.now < step.start:
-                yield env.timeout(step.start - env.now)
-            flow = self.flows.start(traffic.size, traffic.path, traffic.cap, traffic.weights)
-            yield flow.done
-            if late := traffic.late(flow):
-                self._delay(step, late)
-        while env.now < step.end:
-            yield env.timeout(step.end - env.now)
-        self._steps.remove(step)
-        self._rounds.pop(id(together), None)
-        step.done.succeed()
-
-    @property
-    def _single(self) -> bool:
-        return all(stages.stages == 1 for stages in self._stages)
-
-    def _delay(self, step: GroupStep, late: float) -> None:
-        """Have *step* end *late*, and in a pipeline what is in flight behind it."""
-        step.extend(late)
-        if not self._single:
-            for behind in self._steps[self._steps.index(step) + 1:]:
-                behind.extend(late)
-        for stages in self._stages:
-            stages.hold(step.end, late)
+__all__ = ["Inbox", "Sampled", "tokens_of", "EventEngine", "dummy_of"]
 
 
 #: A job, and how many tokens it got from a step.
@@ -274,9 +151,13 @@ def tokens_of(turn: Turn, epoch: int, finished: Container[Job]) -> list[Sampled]
                      if job.emitted and job.emitted[-1].last == turn.index]
 
 
-#: What vLLM's dummy step computes (v1/worker/gpu_worker.py, `execute_dummy_batch`): one decode, whose logits nobody
-#: asks for.
-DUMMY = Batch.of((1, 0), samples=0)
+@lru_cache
+def dummy_of(width: int) -> Batch:
+    """What vLLM's dummy step computes (v1/worker/gpu_worker.py, `execute_dummy_batch`): one decode of *width* tokens,
+    whose logits nobody asks for."""
+    return Batch.of((width, 0), samples=0, prompts=(), width=width)
+
+
 #: The same in the log: nobody's tokens.
 NOBODY = Batch.of()
 
@@ -287,11 +168,14 @@ class EventEngine(Inbox):
 
     Through `collective_flows`, what its steps send between nodes shares links with transfers.
     In a round without a batch of this engine, its GPUs compute a dummy step, which is logged like any other.
+    A `recorder` logs many steps at once, of which there is a summary before.
     """
 
     stages: Stages
     collective_flows: CollectiveFlows | None = None
-    _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
+    recorder: StageRecorder | None = None
+    #: Steps that wait for earlier ones to be logged, each with when its tokens were delivered, and taken in.
+    _unlogged: dict[int, tuple[PendingStep, float, float]] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -300,7 +184,14 @@ class EventEngine(Inbox):
             self.group.enlist(self.number, self._stand_in)
 
     def close(self) -> None:
-        """Do nothing: steps are logged when they are delivered."""
+        """Log what is not in the log yet."""
+        if self.recorder is not None:
+            self.recorder.flush()
+
+    def _retime(self, timer: Timer) -> None:
+        super()._retime(timer)
+        if self.recorder is not None:
+            self.recorder.timers = self.timers
 
     def _run(self) -> Process:
         while True:
@@ -358,8 +249,9 @@ class EventEngine(Inbox):
             ready = yield from self._hurry(schedule, ready)
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
-        work.step_costs = tuple(timer.step_cost(batch, tokens_by_rank) for timer in self.timers)
-        sent = self._traffic(work, tokens_by_rank)
+        self._price(work, tokens_by_rank)
+        flows = self.collective_flows
+        sent = flows.traffic(self.timers, batch, tokens_by_rank) if flows else None
         launches = self._threads.launch(batch, work.step_costs, ready, pace)
         work.prepared, turn.launched = launches[0].prepared, launches[-1].launched
         if self.connector is not None:
@@ -376,10 +268,11 @@ class EventEngine(Inbox):
         free = self._begins = ready if self.workers > 1 else launches[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
 
-    def _traffic(self, work: PendingStep, tokens_by_rank: Sequence[int]) -> InterNodeTraffic | None:
-        """What the step of *work* sends between nodes."""
-        flows = self.collective_flows
-        return flows.traffic(self.timers, work.batch, tokens_by_rank, work.step_costs) if flows else None
+    def _price(self, work: PendingStep, tokens_by_rank: Sequence[int]) -> None:
+        """Price the step of *work*; where steps are logged many at once, as much of it as the clock must know."""
+        work.tokens_by_rank = tokens_by_rank
+        work.step_costs = tuple([timer.summarize(work.computed, tokens_by_rank) if self.recorder else
+                                 timer.step_cost(work.computed, tokens_by_rank) for timer in self.timers])
 
     def wait(self, turn: Turn) -> Process:
         if turn.work:
@@ -449,9 +342,9 @@ class EventEngine(Inbox):
 
         A dummy step never delays the others: every batch is at least as much work.
         """
-        width, now = together.dummy, self.env.now
-        batch = DUMMY if width == 1 else Batch.of((width, 0), samples=0, prompts=(), width=width)
-        work.step_costs = tuple(timer.step_cost(batch, together.tokens_by_rank) for timer in self.timers)
+        now, batch = self.env.now, dummy_of(together.dummy)
+        work.computed = batch
+        self._price(work, together.tokens_by_rank)
         settings = [self.governor.setting(batch, cost) for cost in work.step_costs] if self.governor else ()
         if not isinstance(self.stages, WholeSteps):
             at_once = [LaunchTimes(now, now)] * len(self.timers)
@@ -474,21 +367,24 @@ class EventEngine(Inbox):
         self._log_step(work, end, end)
 
     def _log_step(self, work: PendingStep, time: float, taken: float) -> None:
-        """Log the step of *work*, with what its ranks waited for others, once all steps before it are logged."""
+        """Log the step of *work* once all steps before it are: a dummy ends before earlier tokens are delivered."""
+        self._unlogged[work.index] = work, time, taken
+        while (ready := self._unlogged.pop(self._logged, None)) is not None:
+            self._logged += 1
+            if self.recorder is not None:
+                self.recorder.add(*ready)
+            else:
+                self.log.add(self._stepped(*ready))
+
+    def _stepped(self, work: PendingStep, time: float, taken: float) -> Stepped:
+        """The event of the step of *work*, with what its ranks waited for others."""
         in_flight = work.in_flight
         assert in_flight is not None, "only batches that were launched end"
         alone = len(work.step_costs) - len(in_flight.waits)
         waiting = (cost.followed_by(wait(max(0.0, seconds)))
                    for cost, seconds in zip(work.step_costs[alone:], in_flight.waits, strict=True))
         step_costs = (*work.step_costs[:alone], *waiting)
-        self._log(Stepped(
+        return Stepped(
             time=time, engine=self.number, index=work.index, scheduled=work.scheduled, prepared=work.prepared,
             start=in_flight.start, end=in_flight.end, taken=taken, batch=work.batch, waiting=work.waiting,
-            running=work.running, blocks=work.blocks, step_costs=step_costs, scalings=in_flight.scalings))
-
-    def _log(self, step: Stepped) -> None:
-        """Log *step* once all steps before it are logged: a dummy step ends before earlier tokens are delivered."""
-        self._unlogged[step.index] = step
-        while (ready := self._unlogged.pop(self._logged, None)) is not None:
-            self.log.add(ready)
-            self._logged += 1
+            running=work.running, blocks=work.blocks, step_costs=step_costs, scalings=in_flight.scalings)

@@ -8,7 +8,7 @@ import simpy
 from attrs import define, field
 
 from ksim.compute.graph import Collective
-from ksim.engine.event_engine import CollectiveFlows
+from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.rank_processes import Meeting, Process, Rank
 from ksim.network.exchange import Exchange
 from ksim.network.network import InterNodeTraffic, Network

@@ -7,13 +7,14 @@ inputs and launch its kernels, one for each pipeline stage.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import simpy
 from attrs import define, field, frozen
 
 from ksim.cost.energy import FREE, Clock, Setting
-from ksim.flow.batch import Batch
+from ksim.flow.batch import Batch, Offsets
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import KernelCost, StepCost
 from ksim.specs.host import Worker
@@ -144,10 +145,10 @@ class Round:
     ends: dict[int, float] = field(factory=dict)
     dummies: list["Dummy"] = field(factory=list)
 
-    @property
-    def tokens_by_rank(self) -> list[int]:
-        """The tokens of each member; one without work computes a dummy sequence, as in vLLM."""
-        return [*self.tokens.values(), *[self.dummy] * (self.size - len(self.tokens))]
+    @cached_property
+    def tokens_by_rank(self) -> Offsets:
+        """The tokens of each member, once all have joined; one without work computes a dummy sequence, as in vLLM."""
+        return Offsets((*self.tokens.values(), *[self.dummy] * (self.size - len(self.tokens))))
 
     @property
     def start(self) -> float:

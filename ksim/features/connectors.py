@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.engine.event_engine import CollectiveFlows
+from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.loop_times import Horizon
 from ksim.features.offloading import Offloads, check_offloading, kv_layout, offloading_of, own_cache, tiers_of_pool
 from ksim.features.transfers import (

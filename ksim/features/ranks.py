@@ -16,7 +16,7 @@ from ksim.compute.graph import Collective
 from ksim.cost.energy import Clock, Setting
 from ksim.cost.expert_times import ExpertTimes
 from ksim.cost.step import Passes, Timer
-from ksim.engine.event_engine import CollectiveFlows
+from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.governors import checked
 from ksim.engine.loop_times import Horizon
 from ksim.engine.rank_experts import DrawnExperts

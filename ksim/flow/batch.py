@@ -17,6 +17,11 @@ from ksim.flow.request import AdapterLoad, Patches
 class Offsets(tuple[int, ...]):
     """Whole numbers with their `sum` and their maximum (`most`), both 0 where there are none."""
 
+    @classmethod
+    def of(cls, values: Iterable[int]) -> "Offsets":
+        """*values*, or the very same object if they are such."""
+        return values if isinstance(values, Offsets) else cls(values)
+
     @cached_property
     def sum(self) -> int:
         return sum(self)
@@ -54,7 +59,7 @@ class Offsets(tuple[int, ...]):
 
 
 def _offsets(values: Iterable[int]) -> Offsets:
-    return values if isinstance(values, Offsets) else Offsets(values)
+    return Offsets.of(values)
 
 
 @frozen

@@ -354,6 +354,12 @@ class BatchKernels:
     repeat: int
     kernels: KernelColumns
 
+    def taken(self, steps: Ints) -> "BatchKernels":
+        """The kernels of those of *steps* that have one; a step may be listed several times."""
+        places = np.searchsorted(self.rows, steps)
+        rows = np.flatnonzero(self.rows[np.minimum(places, len(self.rows) - 1)] == steps)
+        return BatchKernels(rows, self.repeat, self.kernels.taken(places[rows]))
+
     def at(self, step: int) -> KernelCost | None:
         """The kernel of one step, where it has one."""
         place = int(np.searchsorted(self.rows, step))
@@ -380,6 +386,22 @@ class StepColumns:
         return cls([step.blocks for step in steps], _batch_kernels(steps),
                    Costs.stacked(step.costs for step in steps), [step.launch for step in steps],
                    np.array([step.launch_seconds for step in steps]))
+
+    def taken(self, rows: Ints) -> "StepColumns":
+        """The steps at *rows*, each as often as it is listed."""
+        places = rows.tolist()
+        return StepColumns([self.blocks[row] for row in places], [each.taken(rows) for each in self.batch_kernels],
+                           self.costs[rows], [self.launch[row] for row in places], self.launch_seconds[rows])
+
+    def followed_by(self, kernels: KernelColumns) -> "StepColumns":
+        """Each step with one of *kernels* at its end, whose time is certain."""
+        counts = np.zeros(len(self), np.int64)
+        for column in self.batch_kernels:
+            counts[column.rows] += 1
+        blocks = [_with_one_more(each, count) for each, count in zip(self.blocks, counts.tolist(), strict=True)]
+        costs = self.costs + kernels.costs.replaced(below=0.0, above=0.0)
+        return StepColumns(blocks, [*self.batch_kernels, BatchKernels(np.arange(len(self)), 1, kernels)], costs,
+                           self.launch, self.launch_seconds)
 
     def __len__(self) -> int:
         return len(self.blocks)

@@ -22,7 +22,7 @@ hardware allows, and answers that depend on the question alone.
 from collections.abc import Sequence
 from math import inf
 from numbers import Real
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from attrs import field, frozen
@@ -36,6 +36,9 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles.answers import Estimate, Estimates, Floats
 from ksim.specs.hardware import Gpu
+
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
 
 __all__ = ["CompiledAttention", "Estimate", "Estimates", "LatencyOracle", "adapted", "bounds", "check",
            "check_seconds", "compile_attention", "estimate", "estimates", "least_seconds", "peak"]
@@ -116,7 +119,7 @@ def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
     return _answers(oracle, [kernel], gpu)[0]
 
 
-def compile_attention(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+def compile_attention(oracle: Any, layer: "AttentionLayer | LatentLayer", gpu: Gpu) -> CompiledAttention | None:
     """Compile *layer* for *oracle*; None where the oracle does not offer that for this layer."""
     method = getattr(adapted(oracle), "compile_attention", None)
     compiled: CompiledAttention | None = method(layer, gpu) if method is not None else None

@@ -42,7 +42,7 @@ from ksim.simulation.pool import EnginePlace, EnginePool
 from ksim.specs.hardware import Gpu
 
 if TYPE_CHECKING:
-    from ksim.engine.event_engine import CollectiveFlows
+    from ksim.engine.collective_flows import CollectiveFlows
 
 T = TypeVar("T")
 
@@ -205,10 +205,16 @@ def _kind(stages: Stages, group: DataParallelGroup | None, collective_flows: "Co
         from ksim.engine.lookahead_engine import LookaheadEngine
         return LookaheadEngine, fields
     from ksim.engine.event_engine import EventEngine
-    if collective_flows and isinstance(stages, WholeSteps):
-        collective_flows.enlist(stages)
-        return EventEngine, {"stages": stages, "group": group, "collective_flows": collective_flows}
-    return EventEngine, {"stages": stages, "group": group}
+    more: dict[str, Any] = {"stages": stages, "group": group}
+    if isinstance(stages, WholeSteps):
+        governed = common["governor"] is not None and common["governor"].governor is not None
+        if skips and not governed and all(timer.summarizes for timer in common["timers"]):
+            from ksim.engine.stage_recorder import StageRecorder
+            more["recorder"] = StageRecorder(common["number"], common["timers"], common["log"])
+        if collective_flows:
+            collective_flows.enlist(stages)
+            more["collective_flows"] = collective_flows
+    return EventEngine, more
 
 
 def _is_alone(stages: WholeSteps, group: DataParallelGroup | None, common: Mapping[str, Any]) -> bool:

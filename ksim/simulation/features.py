@@ -27,7 +27,7 @@ from ksim.simulation.pool import EnginePlace, EnginePool
 if TYPE_CHECKING:
     from ksim.cluster.cluster import Cluster
     from ksim.cluster.gateway import Gateway
-    from ksim.engine.event_engine import CollectiveFlows
+    from ksim.engine.collective_flows import CollectiveFlows
     from ksim.engine.governors import Supervised
     from ksim.engine.ranks import DataParallelGroup, Stages
     from ksim.kv.transfer.endpoint import ConnectorWorker, Endpoint

@@ -51,8 +51,7 @@ class ProcessPool:
         Raises KsimError in a process of such a pool that has to run the program for a plug-in which stands in it.
         """
         if isinstance(sys.modules["__main__"], _Program):
-            raise KsimError("the program defines a plug-in, so each process runs it again, up to here: put what starts"
-                            " processes under `if __name__ == \"__main__\":`")
+            raise KsimError(_UNGUARDED)
         # Most runs have one process; importing these would cost them more than they gain.
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
@@ -87,6 +86,11 @@ class ProcessPool:
                              " try fewer --jobs") from error
 
 
+#: Why a program that defines a plug-in cannot start processes wherever it likes.
+_UNGUARDED = ("the program defines a plug-in, so each process runs it again, up to here: put what starts processes"
+              " under `if __name__ == \"__main__\":`")
+
+
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Hold Ctrl-C back, also in processes that start meanwhile, which would print a traceback from their imports."""
@@ -112,12 +116,15 @@ class _Program(ModuleType):
         self._name, self._path = name, path
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_ran" in self.__dict__:
+        if name.startswith("__") or self.__dict__.get("_ran"):
             raise AttributeError(f"module '__main__' has no attribute {name!r}")
-        self._ran = True
+        if "_ran" in self.__dict__:  # the program itself asks, while it runs again
+            raise KsimError(_UNGUARDED)
+        self._ran = False
         run = runpy.run_module(self._name, run_name="__mp_main__", alter_sys=True) if self._name else runpy.run_path(
             self._path, run_name="__mp_main__")
         self.__dict__.update(run)
+        self._ran = True
         return getattr(self, name)
 
 

@@ -239,8 +239,22 @@ _timers: OrderedDict[Hashable, StepTimer] = OrderedDict()
 
 def warm(fleet: Fleet) -> Fleet:
     """*fleet*, whose timers share their tables of prices with earlier runs of this process."""
-    pools = (evolve(pool, deployment=_Warm.like(pool.deployment)) for pool in fleet.pools)
-    return evolve(fleet, pools=tuple(pools))
+    return evolve(fleet, pools=tuple(evolve(pool, deployment=warmed(pool.deployment)) for pool in fleet.pools))
+
+
+def warmed(deployment: Deployment) -> Deployment:
+    """*deployment*, whose timers do so."""
+    return _Warm.like(deployment)
+
+
+def _links(deployment: Deployment) -> Hashable:
+    """What all collectives have in common, whatever GPUs they are among: their number of nodes decides nothing.
+
+    Replicas of a set-up, of which some take more nodes than others, share prices.
+    """
+    system, network = deployment.system, deployment.network
+    alike = system if system.leaf is not None else evolve(system, nodes=1)
+    return repr((alike, network.algorithms, network.measured, network.channel, network.deviation))
 
 
 @frozen
@@ -254,13 +268,13 @@ class _Warm(Deployment):
 
     @classmethod
     def like(cls, deployment: Deployment) -> "_Warm":
-        """*deployment*, with timers that share."""
+        """*deployment*, with timers that share prices."""
         choice = deployment.scenario.oracle
         assert choice is not None, "a deployment has an oracle"
         files = tuple((path, path.stat().st_mtime_ns) for path in map(Path, map(str, choice.options.values()))
                       if path.is_file())
-        parts = ("gpu", "system", "network", "oracle", "routing", "version")
-        hardware = (*(repr(getattr(deployment, name)) for name in parts), repr(choice),
+        parts = ("gpu", "routing", "version")
+        hardware = (*(repr(getattr(deployment, name)) for name in parts), _links(deployment), repr(choice),
                     catalog.find("oracles", choice.name), files, deployment.scenario.kernel_errors)
         return cls(**{one.name: getattr(deployment, one.name) for one in fields(Deployment)}, hardware=hardware)
 

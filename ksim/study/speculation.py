@@ -109,10 +109,23 @@ def payoff(scenario: Scenario, context: int) -> Payoff:
 
 def accepted_length(config: SpeculativeConfig) -> float:
     """Tokens that a sequence gets of a step on average: the accepted ones, and the one that the model samples."""
-    nobody = Request(0, 0.0, 1, 1)
-    rates = (config.synthetic_rates if config.acceptance is None else
-             plugin("scheduling.acceptances", config.acceptance).rates(config.num_speculative_tokens, nobody))
-    return float(1 + config.match_rate * sum(rates))
+    return float(1 + config.match_rate * sum(_rates(config)))
+
+
+def accepted_spread(config: SpeculativeConfig) -> float:
+    """The standard deviation of that number over a sequence's steps, over its mean."""
+    mean = accepted_length(config)
+    square = config.match_rate * sum((2 * place - 1) * rate for place, rate in enumerate(_rates(config), 1))
+    return float(max(0.0, square - (mean - 1) ** 2) ** 0.5 / mean)
+
+
+def _rates(config: SpeculativeConfig) -> Sequence[float]:
+    """The chances that the first 1, 2, ... drafts are accepted."""
+    if config.acceptance is None:
+        return config.synthetic_rates
+    rates: Sequence[float] = plugin("scheduling.acceptances", config.acceptance).rates(
+        config.num_speculative_tokens, Request(0, 0.0, 1, 1))
+    return rates
 
 
 def verified(batch: Batch, config: SpeculativeConfig) -> Batch:

@@ -20,6 +20,10 @@ _LONGEST = 40
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))
 
 
+#: What a plan may minimise, and how it is called.
+OBJECTIVES = {"gpus": "GPUs", "usd": "$/h", "joules": "J/output token", "carbon": "g CO2e/h"}
+
+
 @frozen
 class Insight:
     """A sentence.  It is a warning if numbers of the report mislead without it."""

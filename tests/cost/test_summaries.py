@@ -65,6 +65,12 @@ def test_of_any_model(model, tensor, batch):
     assert_alike(pricer.summarize(batch), pricer.step_cost(batch))
 
 
+@given(batch=batches)
+@examples(15)
+def test_of_latent_attention_which_some_batches_have_nothing_for(batch):
+    check(timer("deepseek-v3", 8), batch)
+
+
 @pytest.mark.parametrize("oracle", [*ORACLES, "own"])
 @given(batch=batches)
 @examples(5)

@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from ksim.compute.blocks import experts
 from ksim.compute.model import Config
-from ksim.engine.event_engine import DUMMY
+from ksim.engine import stage_recorder
+from ksim.engine.event_engine import dummy_of
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.results.activity import EXPERTS, Shares
@@ -16,17 +18,18 @@ from ksim.results.energy import Energy
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
-from ksim.simulation.simulate import simulate
+from ksim.simulation.simulate import play, simulate
 from ksim.views.result import Result
 
 RANKS = 4
 
 
-def scenario(count: int = 1, model: str = "qwen3-30b-a3b", sigma: float = 0.0, **serve) -> Scenario:
+def scenario(count: int = 1, model: str = "qwen3-30b-a3b", sigma: float = 0.0, oracle: str = "roofline",
+             **serve) -> Scenario:
     """*count* requests at once, one after another to each rank."""
     prompt = {"kind": "lognormal", "median": 300, "sigma": sigma} if sigma else {"kind": "fixed", "value": 300}
     return Scenario.of({
-        "model": model, "gpu": "h200", "oracle": "roofline",
+        "model": model, "gpu": "h200", "oracle": oracle,
         "serve": {"data_parallel_size": RANKS, "max_model_len": 8192, "enforce_eager": True, **serve},
         "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 1000}, "count": count, "max_tokens": 4000,
                                    "prompt": prompt, "output": {"kind": "fixed", "value": 6}}}})
@@ -63,7 +66,7 @@ def test_ranks_do_together_what_one_gpu_would(model, dealt, ranks):
     at most."""
     together = Deployment.of(scenario(model=model, enable_expert_parallel=dealt)).timers()[0]
     alone = Deployment.of(scenario(model=model, data_parallel_size=1)).timers()[0]
-    batches = [Batch.of(*own) if own else DUMMY for own in ranks]
+    batches = [Batch.of(*own) if own else dummy_of(1) for own in ranks]
     brought = [batch.tokens for batch in batches]
     union = Batch.of(*(each for own in ranks for each in own or [(1, 0)]), samples=sum(map(len, ranks)))
     flops = sum(together.step_cost(batch, brought).flops for batch in batches)
@@ -129,3 +132,24 @@ def test_labels_of_experts_are_those_that_models_have():
     labels = {operation.label for operation in operations}
     assert labels - EXPERTS == {"router", "dispatch", "experts"}
     assert labels >= EXPERTS
+
+
+@pytest.mark.parametrize("model, serve", [
+    ("qwen3-30b-a3b", {"enable_expert_parallel": True}), ("deepseek-v2-lite", {}),
+    ("deepseek-v2-lite", {"pipeline_parallel_size": 2, "async_scheduling": True})])
+def test_steps_priced_many_at_once_are_those_priced_one_by_one(model, serve, monkeypatch):
+    """Every kernel of every step of a group costs the same, of dummies too."""
+    monkeypatch.setattr(stage_recorder, "ENOUGH", 16)
+    made = scenario(12, model=model, sigma=1.0, oracle="measured", enforce_eager=False, **serve)
+    together, one_by_one = (play(evolve(Deployment.of(made), skips=skips), made.workload.requests(made.seed))
+                            for skips in (True, False))
+    assert together.summary == {name: pytest.approx(value, rel=1e-9, nan_ok=True) if isinstance(value, float) else value
+                                for name, value in one_by_one.summary.items()}
+    for one, other in zip(together.log.of(Stepped), one_by_one.log.of(Stepped), strict=True):
+        assert (one.engine, one.index, one.batch, one.waiting, one.blocks) == (
+            other.engine, other.index, other.batch, other.waiting, other.blocks)
+        assert (one.time, one.end) == pytest.approx((other.time, other.end), rel=1e-9)
+        for cost, expected in zip(one.step_costs, other.step_costs, strict=True):
+            assert cost.costs.table == pytest.approx(expected.costs.table, rel=1e-9, abs=1e-15, nan_ok=True)
+            assert [(kernel.label, str(kernel.shape), kernel.bound, kernel.source) for kernel, _ in cost.counted()] == [
+                (kernel.label, str(kernel.shape), kernel.bound, kernel.source) for kernel, _ in expected.counted()]

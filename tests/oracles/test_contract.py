@@ -9,6 +9,7 @@ import pytest
 from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.basic import Gemm, Pointwise
+from ksim.compute.kernels.mla import LatentAttention, LatentLayer
 from ksim.flow.batch import Batch, Batches
 from ksim.foundation.errors import ConfigError
 from ksim.oracles import (
@@ -21,7 +22,7 @@ from ksim.oracles import (
     estimates,
     least_seconds,
 )
-from ksim.oracles.efficiency.drawn import ScaledOracle
+from ksim.oracles.efficiency.drawn import DrawnOracle, ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.oracles.roofline import Roofline
@@ -148,6 +149,23 @@ def test_compiled_attention_prices_as_estimates_do():
             estimates(oracle, sweep, H200).seconds, rel=1e-12)
     assert compile_attention(ScaledOracle(Measured(), {"attention/": 2.0}), LAYER, H200) is None
     assert compile_attention(Waves(), LAYER, H200) is None
+
+
+@pytest.mark.parametrize("form", ["expanded", "absorbed"])
+def test_compiled_latent_attention_prices_as_estimates_do(form):
+    """One kernel as its like in a list, to the last bit; compiled, but for the order of sums."""
+    layer = LatentLayer(LatentAttention(form, 16, 128, 64, 128, 512))
+    batches = [Batch.of((1, 900), (1, 60_000), (300, 20)), Batch.of(*[(1, 70)] * 200, (2, 0), (4000, 90_000))]
+    sweep = layer.sweep(Batches.of(batches))
+    kernels = [layer.over(batch) for batch in batches]
+    assert [*sweep] == kernels and [*map(str, sweep)] == [*map(str, kernels)]
+    for oracle in (Measured(), Learned(), ScaledOracle(Measured(), {"gemm/bf16": 2.0})):
+        found, compiled = estimates(oracle, sweep, H200), compile_attention(oracle, layer, H200)
+        assert [*found] == [*estimates(oracle, kernels, H200)]
+        counts = [np.asarray(column, dtype=np.float64) for column in layer.columns(Batches.of(batches))]
+        for seconds in ([compiled.price(layer.counts(batch))[0] for batch in batches], compiled.columns(counts)[0]):
+            assert np.maximum(seconds, least_seconds(kernels, H200)) == pytest.approx(found.seconds, rel=1e-12)
+    assert compile_attention(DrawnOracle(Measured(), 1), layer, H200) is None
 
 
 class Answers:

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from ksim.foundation.errors import KsimError
 from ksim.simulation.processes import _Program
 
 SCRIPT = '''
@@ -40,3 +41,12 @@ def test_a_process_runs_the_program_once_and_for_what_stands_in_it(tmp_path):
     assert program.Last().victim([1, 2]) == 2 and program.Last is program.Last
     with pytest.raises(AttributeError, match="no attribute 'First'"):
         _ = program.First
+
+
+def test_a_program_that_asks_for_its_own_plug_in_while_it_runs_again_is_told_why(tmp_path, monkeypatch):
+    """As `ksim.capacity` does, which checks its set-ups before it starts processes."""
+    path = tmp_path / "script.py"
+    path.write_text(f"import sys\n{OWN}\nsys.modules['__main__'].Last\n")
+    monkeypatch.setitem(sys.modules, "__main__", program := _Program("", str(path)))
+    with pytest.raises(KsimError, match="put what starts processes under `if __name__"):
+        _ = program.Last

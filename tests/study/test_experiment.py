@@ -45,9 +45,10 @@ def test_a_run_is_the_same_to_the_last_bit_whatever_ran_before(settings):
 
 def test_runs_that_differ_in_what_prices_depend_on_share_none():
     timers = [experiment.warm(Fleet.of(small(**settings))).pools[0].deployment.timers()[0]
-              for settings in ({}, {"serve.max_num_seqs": 4}, {"gpu": "l40s"}, {"kernel_errors": 1}, {"seed": 2})]
-    plain, fewer, other, erring, again = (timer._plans for timer in timers)
-    assert plain is fewer is again
+              for settings in ({}, {"serve.max_num_seqs": 4}, {"gpu": "l40s"}, {"kernel_errors": 1}, {"seed": 2},
+                               {"nodes": 3})]
+    plain, fewer, other, erring, again, larger = (timer._plans for timer in timers)
+    assert plain is fewer is again is larger
     assert len({id(plans) for plans in (plain, other, erring)}) == 3
 
 

@@ -32,13 +32,19 @@ class RoundedTimer(StepTimer):
     known: dict[tuple[int, ...], StepCost] = field(kw_only=True, repr=False)
     summaries: dict[tuple[int, ...], StepSummary] = field(kw_only=True, repr=False)
 
+    @property
+    def summarizes(self) -> bool:
+        """Whether steps of data ranks are summarized first: no, as what is known of them is their cost."""
+        return False
+
     @overload
-    def summarize(self, batches: Batch) -> StepSummary: ...
+    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
 
     @overload
     def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
 
-    def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
+    def summarize(self, batches: Batch | Sequence[Batch],
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
         if not isinstance(batches, Batch):
             return [self.summarize(batch) for batch in batches]
         key = _rounded(batches)

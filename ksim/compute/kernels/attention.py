@@ -193,21 +193,23 @@ class AttentionLayer:
 
     def sweep(self, batches: Batches) -> KernelSweep:
         """The kernels that compute each of *batches*."""
+        return KernelSweep.of(self.kernel(self.columns(batches)))
+
+    def columns(self, batches: Batches) -> Sequence[Any]:
+        """Its `COUNTS` over each of *batches*."""
         if batches.wide:
-            return self._wide_sweep(batches)
+            return self._one_by_one(batches)
         new, context, chunks = batches.chunks.new, batches.chunks.context, batches.chunks
         seen = np.minimum(context, self.window - 1) + new if self.window else context + new
         longest = np.minimum(seen, self.window) if self.window else seen
         pairs = self._all_chunk_pairs(new, context)
         counts = [batches.decodes, *self._all_decode_keys(batches)]
         counts += [chunks.sums(each) for each in (np.ones_like(new), new, seen, pairs, new * seen)]
-        counts += [chunks.most(each) for each in (new, longest)]
-        return KernelSweep.of(self.kernel(counts))
+        return counts + [chunks.most(each) for each in (new, longest)]
 
-    def _wide_sweep(self, batches: Batches) -> KernelSweep:
-        """The kernels of *batches* of which some have wide sequences."""
-        columns = np.array([self.counts(batch) for batch in batches], dtype=np.int64).reshape(-1, len(COUNTS)).T.copy()
-        return KernelSweep.of(self.kernel([*columns]))
+    def _one_by_one(self, batches: Batches) -> Sequence[Any]:
+        """The columns of batches that are counted one by one, such as those with wide sequences."""
+        return [*np.array([self.counts(batch) for batch in batches], dtype=np.int64).reshape(-1, len(COUNTS)).T.copy()]
 
     def _decode_counts(self, contexts: Contexts) -> tuple[int, int, int]:
         """Sequences with one new token, and the keys that they read: all of them, and the longest."""

@@ -7,16 +7,18 @@ beside it.  MiniMax-M3 attends to chosen blocks of the keys of grouped-query att
 
 from collections.abc import Sequence
 from math import ceil
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from attrs import evolve, frozen
 
+from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import PHASES, Launch, Phase, Work, counts
 from ksim.compute.kernels.basic import Pointwise
-from ksim.flow.batch import Batch
+from ksim.flow.batch import Batch, Batches
 from ksim.foundation.units import DType
 
-__all__ = ["LatentAttention", "SparseLatentAttention", "CompressedAttention", "IndexScores",
+__all__ = ["LatentAttention", "LatentLayer", "SparseLatentAttention", "CompressedAttention", "IndexScores",
            "BlockSparseAttention"]
 
 
@@ -58,8 +60,14 @@ class LatentAttention:
         return evolve(self, sequences=sequences, queries=queries, keys=keys, pairs=pairs) if sequences else None
 
     def __str__(self) -> str:
-        return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
-                f" {self.heads}x{self._key}+{self._value} {self.form}")
+        template, numbers = self.printed
+        return template.format(*numbers)
+
+    @property
+    def printed(self) -> tuple[str, tuple[float, ...]]:
+        """Its text as a template, and the numbers that fill it."""
+        return (f"{{:.0f}} seqs, {{:.0f}} queries, {{:.0f}} keys, {self.heads}x{self._key}+{self._value} {self.form}",
+                (self.sequences, self.queries, self.keys))
 
     @property
     def _key(self) -> int:
@@ -99,6 +107,61 @@ class LatentAttention:
         return [Launch(f"{TILE_HEADS} heads", blocks, flops)] + [
             Launch(f"{TILE_HEADS} heads/{split}", blocks * split, flops / split, 0.0, partial * split)
             for split in SPLITS if blocks * split <= MAX_WAVES * sms]
+
+
+@frozen
+class LatentLayer:
+    """Latent attention over all keys for any batch: `shape` has the sizes on one rank, and no counts.
+
+    Its counts are those of `COUNTS` that chunks have, be they of prompts or of decodes: all are 0 where a batch has
+    nothing for it.
+    """
+
+    shape: LatentAttention
+
+    family = "mla"
+    #: Marks what only some batches launch.
+    some: ClassVar[bool] = True
+
+    @property
+    def cache(self) -> DType:
+        """The format of the cache."""
+        return self.shape.cache
+
+    def over(self, batch: Batch) -> LatentAttention | None:
+        """The kernel that is launched for *batch*; None if it has nothing to do there."""
+        return self.shape.counted(batch)
+
+    def kernel(self, counts: Sequence[Any]) -> LatentAttention:
+        """The kernel with these `COUNTS`, or many as one where they are columns."""
+        _, _, _, sequences, queries, keys, pairs, *_ = counts
+        return evolve(self.shape, sequences=sequences, queries=queries, keys=keys, pairs=pairs)
+
+    def counts(self, batch: Batch) -> tuple[int, ...]:
+        """Its `COUNTS` over *batch*."""
+        return 0, 0, 0, *counts(self._phase, batch), 0, 0, 0
+
+    def sweep(self, batches: Batches) -> KernelSweep:
+        """The kernels that compute each of *batches*, each of which has something for it."""
+        return KernelSweep.of(self.kernel(self.columns(batches)))
+
+    def columns(self, batches: Batches) -> Sequence[Any]:
+        """Its `COUNTS` over each of *batches*."""
+        chunks, none = batches.chunks, np.zeros(len(batches), dtype=np.int64)
+        if self._phase == "prompts":
+            new, context = chunks.new, chunks.context
+            pairs = new * context + new * (new + 1) // 2
+            some = [chunks.sums(each) for each in (np.ones_like(new), new, new + context, pairs)]
+        elif batches.wide:
+            some = [*np.array([counts("decodes", batch) for batch in batches], dtype=np.int64).T.copy()]
+        else:
+            keys = batches.total + batches.decodes
+            some = [batches.decodes, batches.decodes, keys, keys]
+        return [none, none, none, *some, none, none, none]
+
+    @property
+    def _phase(self) -> Phase:
+        return "decodes" if self.shape.form == "absorbed" else "prompts"
 
 
 @frozen

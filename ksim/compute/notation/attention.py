@@ -4,15 +4,15 @@ With context parallelism, ranks split the tokens, and exchange heads (Ulysses) o
 within chunks of a context, no query sees a token of an earlier chunk (Llama 4).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import numpy as np
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 from attrs.validators import ge, instance_of
 
-from ksim.compute.graph import Collective, CollectiveKind, KernelSweep, Op
-from ksim.compute.kernels.attention import COUNTS, Attention, AttentionLayer
+from ksim.compute.graph import Collective, CollectiveKind, Op
+from ksim.compute.kernels.attention import Attention, AttentionLayer
 from ksim.compute.kernels.basic import Pointwise
 from ksim.compute.notation import number_format
 from ksim.compute.notation.communicate import check, group_of, splits
@@ -54,10 +54,8 @@ class ChunkedLayer(AttentionLayer):
             yield part, before
             new, before = new - part, 0
 
-    def sweep(self, batches: Batches) -> KernelSweep:
-        """The kernels that compute each of *batches*."""
-        columns = np.array([self.counts(batch) for batch in batches], dtype=np.int64).reshape(-1, len(COUNTS)).T.copy()
-        return KernelSweep.of(self.kernel([*columns]))
+    def columns(self, batches: Batches) -> Sequence[Any]:
+        return self._one_by_one(batches)
 
 
 @frozen

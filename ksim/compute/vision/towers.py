@@ -11,12 +11,12 @@ tiles.
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isqrt
+from typing import Any
 
-import numpy as np
 from attrs import frozen
 
 from ksim.compute.blocks import Operations
-from ksim.compute.graph import KernelSweep, Op
+from ksim.compute.graph import Op
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import communicate, op, pointwise
@@ -61,9 +61,8 @@ class PatchAttentionLayer(AttentionLayer):
         longest = max((length for _, length in sequences), default=0)
         return 0, 0, 0, sum(count for count, _ in sequences), queries, queries, pairs, pairs, longest, longest
 
-    def sweep(self, batches: Batches) -> KernelSweep:
-        counts = np.array([self.counts(batch) for batch in batches], dtype=np.int64)
-        return KernelSweep.of(self.kernel(list(counts.T)))
+    def columns(self, batches: Batches) -> Sequence[Any]:
+        return self._one_by_one(batches)
 
 
 #: Values of a pixel: red, green and blue.

@@ -50,7 +50,8 @@ TRUTHS = frozenset(("<", "<=", "==", "&"))
 class Arrays:
     """The operations that differ between arrays and floats."""
 
-    ceil, floor, log2, minimum, maximum, where = np.ceil, np.floor, np.log2, np.minimum, np.maximum, np.where
+    ceil, floor, log, log2 = np.ceil, np.floor, np.log, np.log2
+    minimum, maximum, where = np.minimum, np.maximum, np.where
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -66,7 +67,7 @@ class Arrays:
 class Floats:
     """The operations on floats: for one new batch a step, as in a serving simulation, arrays take ten times as long."""
 
-    ceil, floor, log2, minimum, maximum = math.ceil, math.floor, math.log2, min, max
+    ceil, floor, log, log2, minimum, maximum = math.ceil, math.floor, math.log, math.log2, min, max
     #: How `stage` writes down what it need not call.
     inline: ClassVar[Mapping[str, str]] = {
         "minimum": "{1} if {1} < {0} else {0}", "maximum": "{1} if {1} > {0} else {0}", "where": "{1} if {0} else {2}",

@@ -4,9 +4,9 @@ Attention of batches to come: all that no batch changes is worked out once for a
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from attrs import define, frozen
@@ -30,6 +30,9 @@ from ksim.oracles.efficiency.models import (
     places_of,
 )
 from ksim.specs.hardware import Gpu
+
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
 
 __all__ = ["LocatedPredictor", "Predictor", "located_predictor", "predictor", "ProfiledAttention", "heads_of"]
 
@@ -227,17 +230,65 @@ def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
 
 
 @frozen(eq=False)
+class _Heads:
+    """Attention with keys and values of its own for every KV head, or for some heads."""
+
+    heads: Heads
+
+    features: ClassVar[tuple[str, ...]] = FEATURES
+
+    def of(self, constants: Mapping[str, float]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
+        """The formula from a namespace and `COUNTS` to the time of kernels, and their features."""
+        rates = AttentionRates.of(AttentionConstants(**constants), self.heads, Floats)
+
+        def formula(m: Any, *counts: Any) -> tuple[Any, tuple[Any, ...]]:
+            totals = Counts(*counts)
+            time = timed(cut(totals, self.heads, m), totals, rates, m)
+            return time, features(totals, self.heads, time, m)
+
+        return formula
+
+
+@frozen(eq=False)
+class _Latent:
+    """Latent attention, whose physics is loaded where there is some."""
+
+    layer: "LatentLayer"
+    gpu: Gpu
+    physics: Any
+
+    @classmethod
+    def of_layer(cls, layer: "LatentLayer", gpu: Gpu) -> "_Latent":
+        from ksim.oracles.efficiency import mla
+
+        return cls(layer, gpu, mla)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features."""
+        names: tuple[str, ...] = self.physics.FEATURES
+        return names
+
+    def of(self, constants: Mapping[str, float]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
+        """The formula from a namespace and `COUNTS` to the time of kernels, and their features."""
+        known = self.physics.LatentConstants(**constants)
+
+        def formula(m: Any, *counts: Any) -> tuple[Any, tuple[Any, ...]]:
+            time = self.physics.timed(self.physics.shapes_of(self.layer.kernel(counts)), self.gpu, known, m)
+            return time, time.features
+
+        return formula
+
+
+@frozen(eq=False)
 class _Physics:
     """The formula from `COUNTS` to seconds, whether compute bounds them, and features: 0 for those not *needed*."""
 
-    heads: Heads
-    rates: AttentionRates
+    formula: Callable[..., tuple[Any, tuple[Any, ...]]]
     needed: frozenset[int]
 
     def __call__(self, m: Any, *counts: Any) -> tuple[Any, Any, tuple[Any, ...]]:
-        totals = Counts(*counts)
-        time = timed(cut(totals, self.heads, m), totals, self.rates, m)
-        values = features(totals, self.heads, time, m)
+        time, values = self.formula(m, *counts)
         binds = (time.compute > time.memory) & (time.compute >= 0.5 * time.seconds)
         return time.seconds, binds, tuple(value if index in self.needed else 0.0 for index, value in enumerate(values))
 
@@ -252,19 +303,18 @@ class _Fitted:
     arrays: StagedFormula
 
     @classmethod
-    def of(cls, efficiency: Efficiency, heads: Heads, further: Sequence[int] = ()) -> "_Fitted | None":
+    def of(cls, efficiency: Efficiency, kind: _Heads | _Latent, further: Sequence[int] = ()) -> "_Fitted | None":
         """The efficiency with the *further* features that are asked for; None where its model looks at others."""
-        places = places_of(efficiency.inputs, FEATURES)
+        places = places_of(efficiency.inputs, kind.features)
         if places is None:
             return None
-        rates = AttentionRates.of(AttentionConstants(**efficiency.constants), heads, Floats)
-        physics = _Physics(heads, rates, frozenset((*places.tolist(), *further)))
+        physics = _Physics(kind.of(efficiency.constants), frozenset((*places.tolist(), *further)))
         return cls(efficiency, places, StagedFormula(physics, Floats), StagedFormula(physics, Arrays))
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
         """Seconds of many kernels, whether compute bounds them, and their features."""
         seconds, computes, values = self.arrays[batch_kinds(counts)](*counts)
-        table = np.empty((len(seconds), len(FEATURES)))
+        table = np.empty((len(seconds), len(values)))
         for column, feature in zip(table.T, values, strict=True):
             column[:] = feature
         return seconds * np.exp(self.efficiency.model(table[:, self.places])), computes, table
@@ -282,17 +332,18 @@ class ProfiledAttention:
     predict_other: Predictor | None
 
     @classmethod
-    def of(cls, heads: Heads, own: Efficiency, other: Efficiency | None, further: float) -> "ProfiledAttention | None":
+    def of(cls, layer: "AttentionLayer | LatentLayer", gpu: Gpu, own: Efficiency, other: Efficiency | None,
+           further: float) -> "ProfiledAttention | None":
         """Priced by their *own* efficiency, and beyond it more and more by the *other*, if there is one; None where
         models, or the first one's region, look at more than features."""
-        place = places_of(own.place, FEATURES)
-        fitted = _Fitted.of(own, heads, place.tolist()) if place is not None else None
-        fallback = _Fitted.of(other, heads) if other is not None else None
+        kind = _Heads(heads_of(layer, gpu)) if isinstance(layer, AttentionLayer) else _Latent.of_layer(layer, gpu)
+        place, count = places_of(own.place, kind.features), len(kind.features)
+        fitted = _Fitted.of(own, kind, place.tolist()) if place is not None else None
+        fallback = _Fitted.of(other, kind) if other is not None else None
         if place is None or fitted is None or (other is not None and fallback is None):
             return None
-        predict = located_predictor(own.model, fitted.places.tolist(), own.region, place.tolist(), len(FEATURES))
-        predict_other = (predictor(fallback.efficiency.model, fallback.places.tolist(), len(FEATURES)) if fallback
-                         else None)
+        predict = located_predictor(own.model, fitted.places.tolist(), own.region, place.tolist(), count)
+        predict_other = predictor(fallback.efficiency.model, fallback.places.tolist(), count) if fallback else None
         return cls(fitted, place, predict, further, fallback, predict_other)
 
     def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:

@@ -5,7 +5,7 @@ of some families slower or faster, as those of another library than was measured
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -19,6 +19,9 @@ from ksim.foundation.rng import stream
 from ksim.oracles import CompiledAttention, Estimates, compile_attention, estimates, least_seconds
 from ksim.oracles.answers import Floats
 from ksim.specs.hardware import Gpu
+
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
 
 __all__ = ["DrawnOracle", "deviation", "erring", "ScaledOracle"]
 
@@ -69,8 +72,13 @@ class DrawnOracle:
         return evolve(answers, seconds=factors * answers.seconds, roofline_ratio=factors * answers.roofline_ratio,
                       low=factors * answers.low, high=factors * answers.high)
 
-    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
-        """Compile *layer* for the oracle, with the error of the layer; whoever uses it holds times to the roofline."""
+    def compile_attention(self, layer: "AttentionLayer | LatentLayer", gpu: Gpu) -> CompiledAttention | None:
+        """Compile *layer* for the oracle, with the error of the layer; whoever uses it holds times to the roofline.
+
+        Return None for latent attention, each kernel of which has an error of its own.
+        """
+        if not isinstance(layer, AttentionLayer):
+            return None
         compiled = compile_attention(self.oracle, layer, gpu)
         return compiled and _DrawnAttention(compiled, self.factor(layer, gpu))
 
@@ -148,7 +156,7 @@ class ScaledOracle:
         return evolve(answers, seconds=factors * answers.seconds, roofline_ratio=factors * answers.roofline_ratio,
                       low=factors * answers.low, high=factors * answers.high)
 
-    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+    def compile_attention(self, layer: "AttentionLayer | LatentLayer", gpu: Gpu) -> CompiledAttention | None:
         """Compile *layer* for the oracle; None where attention is scaled."""
         scaled = [_factor(table, layer.family, layer, gpu) for table in (self.time_factors, self.ceilings)]
         return compile_attention(self.oracle, layer, gpu) if np.isnan(scaled).all() else None

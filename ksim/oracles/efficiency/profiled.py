@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import define, evolve, field, fields, frozen
@@ -24,11 +24,14 @@ from ksim.foundation.errors import DataError
 from ksim.foundation.files import DAMAGED, FileVersion, arrays, regular_file, version
 from ksim.oracles import CompiledAttention, Estimate, Estimates, least_seconds
 from ksim.oracles.answers import bound_codes
-from ksim.oracles.compiled.predictors import ProfiledAttention, heads_of
+from ksim.oracles.compiled.predictors import ProfiledAttention
 from ksim.oracles.efficiency.families import Family, Shapes, family, family_of
 from ksim.oracles.efficiency.models import KINDS, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.oracles.efficiency.pointwise import Stack, uncached
 from ksim.specs.hardware import Gpu
+
+if TYPE_CHECKING:
+    from ksim.compute.kernels.mla import LatentLayer
 
 __all__ = ["PROFILES", "FORMAT", "ChosenEfficiency", "Profile", "ProfileOracle", "Profiled", "save", "shipped",
            "without"]
@@ -207,18 +210,17 @@ class Profiled:
         parts = [self._group([kernels[i] for i in places], gpu) for places in groups.values()]
         return Estimates.joined(parts, list(groups.values())) if parts else Estimates.of([])
 
-    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> ProfiledAttention | None:
+    def compile_attention(self, layer: "AttentionLayer | LatentLayer", gpu: Gpu) -> ProfiledAttention | None:
         """Compile *layer* to price its kernels as `estimates` does, without intervals.
 
         Returns None where that takes more than one efficiency and one beyond it.
         """
-        names = family("attention").names(layer)
+        names = family(layer.family).names(layer)
         chosen, fallback = self._chosen(names, gpu), self.fallback
         if chosen is None or (fallback is not None and fallback.fallback is not None):
             return None
         other = fallback._chosen(names, gpu) if fallback is not None and chosen.tier == self.tier else None
-        return ProfiledAttention.of(heads_of(layer, gpu), chosen.efficiency, other.efficiency if other else None,
-                                    chosen.further)
+        return ProfiledAttention.of(layer, gpu, chosen.efficiency, other.efficiency if other else None, chosen.further)
 
     def price(self, family: Family, names: tuple[str, ...], shapes: Shapes,
               gpu: Gpu) -> tuple[ChosenEfficiency, Physics, Prices] | None:
@@ -375,7 +377,7 @@ class ProfileOracle(ABC):
     def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
         return self.estimate(kernel, gpu).seconds
 
-    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+    def compile_attention(self, layer: "AttentionLayer | LatentLayer", gpu: Gpu) -> CompiledAttention | None:
         """Compile *layer*; None in a subclass with `estimates` of its own, which a compiled formula would bypass."""
         if type(self).estimates is not ProfileOracle.estimates:
             return None

@@ -109,8 +109,13 @@ def ranked(standings: Sequence[Standing], rate: float | None) -> list[Standing]:
 def _cost(one: Standing, rate: float | None, priced: bool) -> tuple[float, ...]:
     """A key to sort set-ups by: less is better."""
     spread = float(one.gpus) if rate is not None else -(one.rate_per_gpu or 0.0)
-    joules = inf if one.joules is None else one.joules
-    return (one.dollars or 0.0, spread, joules) if priced else (spread, joules)
+    dollars, joules = (_shared(one, f"{key}_per_million_tokens") for key in ("usd", "joules"))
+    return (0.0 if dollars is None else dollars, spread, inf if joules is None else joules)[not priced:]
+
+
+def _shared(one: Standing, key: str) -> float | None:
+    """The cost in the first replication, which all set-ups have in common, however many more each needed."""
+    return one.point.first.get(key, one.cost(key)) if one.point else None
 
 
 def closest(standings: Sequence[Standing]) -> Standing | None:

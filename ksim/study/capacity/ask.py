@@ -19,7 +19,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.study import grid
-from ksim.study.capacity.answer import COSTS, Standing, contest
+from ksim.study.capacity.answer import COSTS, Standing, contest, milliseconds
 from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
 from ksim.study.capacity.judge import LIVES, ByRuns, SetUp, set_ups
 from ksim.study.capacity.result import Capacity
@@ -30,7 +30,12 @@ from ksim.study.capacity.trial import Criteria
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import SettingValues
 from ksim.study.plan import StudyPlan, replication_seed
+from ksim.study.planning.options import highest_rate, of_one
+from ksim.study.planning.ranking import PlanQuestion
+from ksim.study.planning.requests import SampledRequests
+from ksim.study.planning.step_prices import LoadSample
 from ksim.study.workers import InProcess, Where
+from ksim.views.wording import number
 
 __all__ = ["COSTS", "FEWEST", "Capacity", "CapacityPlan", "assumptions", "axes_of", "capacity", "criteria_of"]
 
@@ -97,13 +102,15 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
              over: Over = (), *, requests: int | None = None, replications: int | None = None,
              model_errors: bool = True, seed: int | None = None, jobs: int | None = None, on: str = "processes",
              address: str | None = None, output: str | PathLike[str] | None = None, force: bool = False,
-             resume: bool = False, title: str = "", on_progress: Say = silent) -> Capacity:
+             resume: bool = False, title: str = "", on_progress: Say = silent,
+             on_estimate: Callable[[str], None] = lambda _: None) -> Capacity:
     """The highest request rate at which *scenario* keeps its latency targets or, with a *rate*, the fewest GPUs for it.
 
     *slo* are targets such as "ttft:p99:1s"; without any, those of the scenario's `[slo]` count, for 99 % of requests.
     *over* makes a set-up of each combination of some settings, and the best comes first.  A replication has so many
     *requests*, and a rate gets up to so many *replications*.  The study is kept in *output*, and *resume* goes on with
-    what is there.  Raises KsimError.
+    what is there.  *on_estimate* is told what the set-ups carry by the estimates of `ksim.plan`, before any is run.
+    Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
     if rate is not None and not 0 < rate < float("inf"):
@@ -114,6 +121,9 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     made = set_ups(read, plan.over)
     folder, where = None if output is None else Path(output), Where(jobs, on, address)
     plan.check(folder, resume, force)
+    notes = (*notes, *_estimates(read, criteria, made, rate))
+    for text in notes[-1:]:
+        on_estimate(text)
     name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
     with where.workers() as pool, plan.kept(folder, name, resume, force) as study:
         journal = Journal(len(made) + 2, study if isinstance(study, StudyDirectory) else None, on_progress)
@@ -126,6 +136,33 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
             answer.save(journal.directory.path)
         journal.forget()
     return answer
+
+
+def _estimates(scenario: Scenario, criteria: Criteria, made: Sequence[SetUp], rate: float | None) -> Iterator[str]:
+    """What `ksim plan` estimates of each set-up; nothing of fleets, of which it knows no steady state, and nothing
+    where all miss the targets: the answer comes at once, and says why."""
+    alone = [(setup, pool.deployment) for setup in made if setup.scenario is not None and not setup.scenario.pools
+             for pool in Fleet.of(setup.scenario).pools]
+    if alone:
+        load = SampledRequests.of(scenario, rate or 1.0, criteria).whole
+        texts = [_estimate(load, criteria, setup, made, rate) for setup, made in alone]
+        if any(texts):
+            said = [f"{setup.name} {text or 'misses the targets'}"
+                    for (setup, _), text in zip(alone, texts, strict=True)]
+            yield f"estimated, before anything is run: {'; '.join(said)}"
+
+
+def _estimate(load: LoadSample, criteria: Criteria, setup: SetUp, made: Deployment, rate: float | None) -> str:
+    """What *setup* carries, or how many GPUs of it carry *rate*; "" for nothing, and for no number of them."""
+    if rate is None:
+        most = highest_rate(load, criteria.targets, made)
+        return f"{number(most)} requests/s" if most else ""
+    option = of_one(PlanQuestion(load, rate, criteria.targets), made)
+    if option is None:
+        return ""
+    values = ", ".join(f"{target.metric} {target.statistic} {milliseconds(value)}" for target, value in
+                       option.values.items())
+    return f"{option.replicas * setup.gpus:,} GPU{'s' * (option.replicas * setup.gpus > 1)} ({values})"
 
 
 @frozen

@@ -158,10 +158,6 @@ def _surely_missed(target: Target, seconds: Floats) -> bool:
     return misses > 0 and tail < _CHANCE
 
 
-#: Replications that are added at a time, after the first two.
-_MORE = 4
-
-
 @frozen
 class RateAnswer:
     """The highest `rate`, in requests/s, that keeps the targets, and the `interval` that holds it with the criteria's
@@ -197,13 +193,13 @@ def highest_rate(scenario: Scenario, criteria: Criteria, workers: RunWorkers, ne
                       binds=search.binding(rate), points=search.points(), notes=search.notes())
 
 
-def decide(scenario: Scenario, rate: float, criteria: Criteria, workers: RunWorkers) -> RatePoint:
-    """Whether *scenario* keeps the targets of *criteria* at *rate*; as long as that is open, more replications run."""
-    search, count = RateSearch.of(scenario, criteria, workers), _MORE
-    point = search.point(rate, min(2, criteria.replications))
+def decide(scenario: Scenario, rate: float, criteria: Criteria, workers: RunWorkers, least: int = 2) -> RatePoint:
+    """Whether *scenario* keeps the targets of *criteria* at *rate*: as long as that is open, more replications run
+    than the *least*."""
+    search = RateSearch.of(scenario, criteria, workers)
+    point = search.point(rate, min(least, criteria.replications))
     while point.meets is None and point.replications < criteria.replications:
-        point = search.point(rate, min(count, criteria.replications))
-        count += _MORE
+        point = search.point(rate, min(2 * point.replications, criteria.replications))
     return point
 
 
@@ -237,8 +233,11 @@ class Judge(Protocol):
         """
         ...
 
-    def decide(self, setup: SetUp, replicas: int, rate: float) -> RatePoint:
-        """So many *replicas* at *rate* requests/s, run as often as it takes to tell whether they keep the targets."""
+    def decide(self, setup: SetUp, replicas: int, rate: float, least: int = 2, requests: int = 0) -> RatePoint:
+        """So many *replicas* at *rate* requests/s, run as often as it takes to tell whether they keep the targets.
+
+        There are the *least* replications, and so many *requests* in each, unless the question says how many.
+        """
         ...
 
     def points(self, setup: SetUp, replicas: int, rates: Sequence[float]) -> list[RatePoint]:
@@ -280,9 +279,9 @@ class ByRuns:
                              if not isinstance(one, str))
         return begun
 
-    def decide(self, setup: SetUp, replicas: int, rate: float) -> RatePoint:
-        criteria = self._criteria_of(setup, replicas, rate)
-        return decide(setup.replicas(replicas), rate, criteria, _Remembering(self, setup, replicas, criteria))
+    def decide(self, setup: SetUp, replicas: int, rate: float, least: int = 2, requests: int = 0) -> RatePoint:
+        criteria = self._criteria_of(setup, replicas, rate, requests)
+        return decide(setup.replicas(replicas), rate, criteria, _Remembering(self, setup, replicas, criteria), least)
 
     def points(self, setup: SetUp, replicas: int, rates: Sequence[float]) -> list[RatePoint]:
         criteria = self._criteria_of(setup, replicas, rates[0]) if rates else self.criteria
@@ -295,12 +294,12 @@ class ByRuns:
         criteria = evolve(criteria, model_errors=criteria.model_errors and errors)
         return highest_rate(setup.replicas(replicas), criteria, _Remembering(self, setup, replicas, criteria), near)
 
-    def _criteria_of(self, setup: SetUp, replicas: int, rate: float) -> Criteria:
-        """Those with as many requests as a set-up with so many *replicas* needs, when it is first asked for.
+    def _criteria_of(self, setup: SetUp, replicas: int, rate: float, requests: int = 0) -> Criteria:
+        """Those with as many *requests* as a set-up with so many *replicas* needs, when it is first asked for.
 
         Arrivals have to last several times as long as a request takes, or a large fleet is never busy as it would be.
         """
-        least = ceil(LIVES * rate * max(self._seconds.values(), default=0.0))
+        least = max(requests, ceil(LIVES * rate * max(self._seconds.values(), default=0.0)))
         criteria = self.criteria
         if not criteria.requests:
             criteria = evolve(criteria, requests=max(criteria.count, least))

@@ -6,6 +6,7 @@ together.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from math import exp, log
 
 import numpy as np
@@ -14,7 +15,7 @@ from attrs import define, field, frozen
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
-from ksim.study.capacity.targets import UNKNOWN, Curves, Interval, Target, level, of_mean, rate_of
+from ksim.study.capacity.targets import FEWEST, UNKNOWN, Curves, Interval, Target, level, of_mean, rate_of
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Criteria, Observation, RateRun, TargetSample, mser, observe, throughput
 from ksim.study.students_t import student
@@ -22,6 +23,9 @@ from ksim.study.workers import RunWorkers, in_order
 
 #: What counts against a target where the backlog grows: so many times what is allowed.
 HOPELESS = 100.0
+#: Batches of a replication, whose means say how sure a few replications are (Law, *Simulation Modeling and Analysis*,
+#: section 9.5.3): so few that each lasts as long as two requests or more.
+_BATCHES = 10
 
 
 @frozen(eq=False)
@@ -46,6 +50,7 @@ class RatePoint:
     meets: bool | None
     excess: Mapping[Target, tuple[float, Interval]]
     multiples: Mapping[Target, Floats] = field(repr=False)
+    first: Mapping[str, float] = field(factory=dict, repr=False)
 
     @classmethod
     def of(cls, criteria: Criteria, observations: Sequence[Observation], own_spread: float = 0.0) -> "RatePoint":
@@ -61,7 +66,7 @@ class RatePoint:
             attainment={one.target: one.attainment for one in joined}, values={one.target: one.value for one in joined},
             goodput=(float(goodputs.mean()), of_mean(goodputs, criteria.confidence, own_spread).within(0.0, rate)),
             numbers=_means([seen.numbers for seen in whole]), meets=_verdict(excess, observations), excess=excess,
-            multiples={one.target: one.multiples for one in joined})
+            multiples={one.target: one.multiples for one in joined}, first=observations[0].numbers)
 
     @property
     def grows(self) -> bool:
@@ -69,17 +74,19 @@ class RatePoint:
         return 2 * self.saturated > self.replications
 
 
-def against(sample: TargetSample, begin: int) -> Floats:
-    """The amounts of requests that count against a target, and what could, from *begin* until the load drains."""
-    inside = slice(min(begin, sample.end), sample.end)
+def against(sample: TargetSample, begin: int, end: int | None = None) -> Floats:
+    """The amounts of requests that count against a target, and what could, from *begin* to *end*, by default until the
+    load drains."""
+    inside = slice(min(begin, sample.end), sample.end if end is None else end)
     return np.array([sample.amount[inside].sum(), sample.counted[inside].sum()])
 
 
-def multiple_of_allowed(observation: Observation, place: int, target: Target, begin: int) -> float:
+def multiple_of_allowed(observation: Observation, place: int, target: Target, begin: int, end: int | None = None
+                        ) -> float:
     """The misses (or seconds) of *target* in one replication, over what the target allows: more than 1 is too many."""
     if observation.hopeless:
         return min(HOPELESS, 1 / target.allowed) if target.share is not None else HOPELESS
-    amount, counted = against(observation.samples[place], begin)
+    amount, counted = against(observation.samples[place], begin, end)
     return float(amount / counted / target.allowed) if counted else 0.0
 
 
@@ -122,7 +129,19 @@ class _Joined:
 
     @property
     def excess(self) -> tuple[float, Interval]:
-        return self._mean(self.multiples, self._least_error / self.target.allowed)
+        """What counts against the target; the interval of a few replications is that of their batch means."""
+        least = self._least_error / self.target.allowed
+        mean, interval = self._mean(self.multiples, least)
+        if len(self.observations) <= FEWEST:
+            batches = np.concatenate([self._batches(seen) for seen in self.observations])
+            interval = of_mean(batches, self.criteria.confidence, self.own_spread / _BATCHES, least)
+        return mean, interval
+
+    def _batches(self, seen: Observation) -> Floats:
+        """What counts against the target in successive batches of one replication."""
+        end = 0 if seen.hopeless else seen.samples[self.place].end
+        edges = np.linspace(min(self.cut, end), end, _BATCHES + 1).astype(int)
+        return np.array([multiple_of_allowed(seen, self.place, self.target, *pair) for pair in pairwise(edges)])
 
     @property
     def attainment(self) -> tuple[float, Interval]:

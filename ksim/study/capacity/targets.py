@@ -51,7 +51,7 @@ class Target:
         if statistic not in ("mean", "median") and not _share_of(statistic):
             raise ConfigError("--slo", f"{statistic!r} is no statistic; expected mean, median, or a percentile such as"
                                        f" p99 or p99.9")
-        return cls(metric, statistic, _seconds(limit), text.strip())
+        return cls(metric, statistic, seconds_of("--slo", limit), text.strip())
 
     @property
     def share(self) -> float | None:
@@ -84,14 +84,15 @@ def _share_of(statistic: str) -> float | None:
     return share if 0 < share < 1 else None
 
 
-def _seconds(text: str) -> float:
+def seconds_of(flag: str, time: str | float) -> float:
+    """The seconds of a *time* such as "50ms" that *flag* names; raises ConfigError for what is none, or not above 0."""
     try:
-        limit = measured(text, "s")
+        seconds = measured(time, "s") if isinstance(time, str) else time
     except ValueError as error:
-        raise ConfigError("--slo", str(error)) from None
-    if limit <= 0:
-        raise ConfigError("--slo", f"a limit has to be more than 0 s, not {text!r}")
-    return limit
+        raise ConfigError(flag, str(error)) from None
+    if seconds <= 0:
+        raise ConfigError(flag, f"expected more than 0 s, not {time!r}")
+    return seconds
 
 
 @frozen

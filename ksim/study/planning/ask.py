@@ -6,39 +6,37 @@ came out.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
 
-import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
+from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.units import measured
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.ask import Over, assumptions, axes_of, criteria_of
 from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
-from ksim.study.capacity.judge import LIVES, ByRuns
-from ksim.study.capacity.targets import Target
-from ksim.study.capacity.traffic import Traffic
+from ksim.study.capacity.judge import ByRuns
+from ksim.study.capacity.targets import Target, seconds_of
 from ksim.study.capacity.trial import Criteria
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import SettingValues
 from ksim.study.plan import StudyPlan
 from ksim.study.planning.candidates import LIMITS, Candidates, GpuKind, candidates
+from ksim.study.planning.options import fastest, options
 from ksim.study.planning.race import Finalist, Race, set_up
-from ksim.study.planning.ranking import OBJECTIVES, Option, PlanQuestion, options
+from ksim.study.planning.ranking import Option, PlanQuestion, dominates
+from ksim.study.planning.requests import SampledRequests
 from ksim.study.planning.result import Change, DeploymentPlan
+from ksim.study.planning.rounds import rounds
 from ksim.study.planning.step_prices import LoadSample
 from ksim.study.workers import Where
-from ksim.workload.statistics import Reuse
+from ksim.views.wording import OBJECTIVES
 
-#: Requests that tell the lengths, and the tokens of a block of shared prefixes.
-_SAMPLE, _BLOCK = 2000, 16
 _GPU = re.compile(r"(?P<name>[^:=]+)(:(?P<most>\d+))?(=(?P<price>.+))?")
 
 
@@ -50,14 +48,16 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
     """The deployment of *scenario*'s model that carries *rate* requests/s within *slo* at the least cost.
 
     *gpus* are texts such as "h100", "h100=2.5" with its price in dollars an hour, or "h100:16" where there are no more;
-    by default, the scenario's.  *minimize* names what to minimise, in order: gpus, usd, joules, carbon.  *over* has
-    values for keys, as of `ksim.capacity`, in place of those that are tried.  No simulation of another of up to
-    *finalists* begins after *time*.  Raises KsimError.
+    by default, the scenario's.  *minimize* names what to minimise: gpus, usd, joules, carbon; several give a front, and
+    the least product is the best.  *over* has values for keys, as of `ksim.capacity`, in place of those that are tried;
+    of a Scenario whose engine is the usual one, it names the engine where no other shall be tried.  No simulation of
+    another of up to *finalists* begins after *time*.  Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
-    asked = PlanStudy.of(read, rate, slo, gpus, minimize, over, requests=requests, replications=replications,
+    named = over if isinstance(scenario, Scenario) else with_engine(over, catalog.read(Path(scenario)))
+    asked = PlanStudy.of(read, rate, slo, gpus, minimize, named, requests=requests, replications=replications,
                         seed=seed)
-    until, where = monotonic() + _seconds(time), Where(jobs)
+    until, where = monotonic() + seconds_of("--time", time), Where(jobs)
     folder = None if output is None else Path(output)
     asked.check(folder, resume, force)
     name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
@@ -65,28 +65,24 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
         journal = Journal(2 + finalists, study if isinstance(study, StudyDirectory) else None, on_progress)
         journal.stage("candidates")
         found = candidates(asked.scenario, asked.kinds, asked.over)
-        _check_lengths(found, asked.load)
+        _check_lengths(found, asked.requests.whole)
         journal.stage(f"estimates of {found.count:,} candidates")
-        ranked = sorted(options(asked.question, found), key=lambda option: option.order(asked.objectives))
+        ranked, count = rounds(asked.scenario, asked.over, asked.question, asked.requests, found, asked.objectives)
         with journal.finished():
-            judge = ByRuns(_longer(asked.criteria, asked.question, ranked), pool, journal)
+            judge = ByRuns(asked.criteria, pool, journal)
             race = Race(asked.scenario, asked.question, judge, asked.objectives, until, journal.stage)
-            ended = race.run([*best_of_families(ranked)], finalists)
-        answer = _answer(asked, name, found, ranked, ended, journal.runs)
+            ended = race.run(front_first(best_of_families(ranked), asked.objectives), finalists)
+        answer = _answer(asked, name, (count, found), ranked, ended, journal.runs)
         if journal.directory is not None:
             answer.save(journal.directory.path)
         journal.forget()
     return answer
 
 
-def _seconds(time: str | float) -> float:
-    try:
-        seconds = measured(time, "s") if isinstance(time, str) else time
-    except ValueError as error:
-        raise ConfigError("--time", str(error)) from None
-    if seconds <= 0:
-        raise ConfigError("--time", f"expected more than 0 s, not {time!r}")
-    return seconds
+def with_engine(over: Over, said: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The values by key of *over*, and the engine that what is *said* names: no other is tried beside it."""
+    named = {axis.key: axis.values for axis in axes_of(over)}
+    return {"engine": (said["engine"],), **named} if "engine" in said else named
 
 
 @frozen
@@ -99,7 +95,7 @@ class PlanStudy(StudyPlan):
     criteria: Criteria
     objectives: tuple[str, ...]
     over: tuple[SettingValues, ...]
-    load: LoadSample
+    requests: SampledRequests = field(repr=False)
 
     @classmethod
     def of(cls, scenario: Scenario, rate: float | None, slo: Sequence[str | Target], gpus: Sequence[str],
@@ -117,11 +113,11 @@ class PlanStudy(StudyPlan):
         kinds, priced = _kinds(scenario, gpus)
         objectives = _objectives(minimize, priced)
         return cls(priced, kinds, rate, criteria, objectives, over=tuple(axes_of(over)),
-                   load=load_of(scenario, criteria))
+                   requests=SampledRequests.of(scenario, rate, criteria))
 
     @property
     def question(self) -> PlanQuestion:
-        return PlanQuestion(self.load, self.rate, self.criteria.targets)
+        return PlanQuestion(self.requests.whole, self.rate, self.criteria.targets)
 
     @property
     def command(self) -> dict[str, Any]:
@@ -180,20 +176,6 @@ def _objectives(minimize: Sequence[str], scenario: Scenario) -> tuple[str, ...]:
     return tuple(dict.fromkeys(minimize)) or ("usd" if known["usd"] else "gpus",)
 
 
-def load_of(scenario: Scenario, criteria: Criteria) -> LoadSample:
-    """What requests have in common, of the first ones of the first replication; prefixes are those a full cache holds.
-    """
-    traffic = Traffic.of(scenario.workload, max(criteria.count, _SAMPLE))
-    drawn = [*islice(traffic.requests(1.0, criteria.seed), _SAMPLE)]
-    prompts = np.array([request.prompt for request in drawn], dtype=np.float64)
-    cached = np.zeros_like(prompts)
-    if any(request.chunks for request in drawn) and scenario.serve.enable_prefix_caching is not False:
-        reuses = Reuse.of(drawn, _BLOCK).reuses()
-        held = np.bincount(reuses.by, reuses.blocks * _BLOCK - reuses.missing, minlength=len(drawn))
-        cached = np.minimum(held, prompts - 1)
-    return LoadSample(prompts, cached, np.array([request.output for request in drawn], dtype=np.float64))
-
-
 def _check_lengths(found: Candidates, load: LoadSample) -> None:
     """Raise ConfigError where engines would refuse more than one request in a hundred as too long."""
     context = min(family.variants[0].serve.max_model_len or 0 for family in found.families)
@@ -207,51 +189,51 @@ def _check_lengths(found: Candidates, load: LoadSample) -> None:
 _TOO_LONG = 0.01
 
 
-def _longer(criteria: Criteria, question: PlanQuestion, ranked: Sequence[Option]) -> Criteria:
-    """*criteria* with as many requests as let arrivals last several times as long as a request takes.
-
-    Half as many as of a capacity, whose rate is to be exact: with fewer, finalists would not be told apart.
-    """
-    if criteria.requests or not ranked:
-        return criteria
-    least = LIVES / 2 * question.rate * max(option.seconds for option in ranked[:_LOOKED_AT])
-    return evolve(criteria, requests=max(criteria.count, round(least)))
-
-
-#: The options of which a request takes as long as it may.
-_LOOKED_AT = 10
 #: Other loads: what they are, and how much longer prompts and outputs are, and how much of the reuse there is.
 _OTHERS = {"prompts longer by 20 %": (1.2, 1.0, 1.0), "outputs longer by 20 %": (1.0, 1.2, 1.0),
            "half the reuse of prefixes": (1.0, 1.0, 0.5)}
 
 
-def _answer(asked: PlanStudy, name: str, found: Candidates, ranked: Sequence[Option], ended: Sequence[Finalist],
-            runs: int) -> DeploymentPlan:
+def _answer(asked: PlanStudy, name: str, looked_at: tuple[int, Candidates], ranked: Sequence[Option],
+            ended: Sequence[Finalist], runs: int) -> DeploymentPlan:
     best = next((one for one in ended if one.stands), None)
     taken = [best.setup] if best else [set_up(asked.scenario, option) for option in ranked[:1]]
+    count, found = looked_at
     return DeploymentPlan(
         name, asked.criteria, asked.rate, tokens=asked.question.tokens, objectives=asked.objectives,
-        candidates=found.count, left_out=found.left_out, options=ranked, finalists=ended,
+        candidates=count, left_out=found.left_out, options=ranked, finalists=ended,
+        fastest={} if ranked else fastest(asked.question, found.families),
         assumptions=assumptions(asked.scenario, taken, asked.criteria),
         changes=[*_changes(asked, best.option)] if best else [], runs=runs)
 
 
 def _changes(asked: PlanStudy, best: Option) -> Iterator[Change]:
     """What other loads would need of the *best* option, by estimates."""
-    load, families = asked.load, Candidates(best.families[-2:], {})
+    question = asked.question
     for what, (prompts, outputs, reuse) in _OTHERS.items():
-        if reuse < 1 and not load.cached.any():
-            continue
-        other = LoadSample(load.prompts * prompts, load.cached * prompts * reuse, load.outputs * outputs)
-        made = [option for option in options(evolve(asked.question, load=other), families) if _alike(option, best)]
-        yield Change(what, min((option.gpus for option in made), default=None))
-    faster = evolve(asked.question, rate=1.2 * asked.rate)
-    made = [option for option in options(faster, families) if _alike(option, best)]
-    yield Change("20 % more requests/s", min((option.gpus for option in made), default=None))
+        def other(load: LoadSample, prompts: float = prompts, outputs: float = outputs, reuse: float = reuse
+                  ) -> LoadSample:
+            return evolve(load, prompts=load.prompts * prompts, cached=load.cached * prompts * reuse,
+                          outputs=load.outputs * outputs, asked=None if load.asked is None else load.asked * prompts)
+
+        if reuse == 1 or question.load.cached.any():
+            loads = {id(family): other(load) for family, load in zip(best.families, best.loads, strict=True)}
+            yield Change(what, _gpus_of(evolve(question, load=other(question.load)), best, loads))
+    loads = {id(family): load for family, load in zip(best.families, best.loads, strict=True)}
+    yield Change("20 % more requests/s", _gpus_of(evolve(question, rate=1.2 * asked.rate), best, loads))
+
+
+def _gpus_of(question: PlanQuestion, best: Option, loads: Mapping[int, LoadSample]) -> int | None:
+    """How many GPUs the *best* option takes for another *question*; None where no number does."""
+    families = [*{id(family): family for family in best.families}.values()]
+    return min((one.gpus for one in options(question, families, loads) if _alike(one, best)), default=None)
 
 
 def _alike(option: Option, best: Option) -> bool:
-    """Whether *option* is *best* with other numbers of replicas."""
+    """Whether *option* is *best* with other numbers of replicas, of which a mix of GPUs may have none of a kind."""
+    if "+" in best.gpu and all(pool["role"] == "both" for pool in best.settings["pools"].values()):
+        return all(pool["role"] == "both" for pool in option.settings.get("pools", {}).values())
+
     def bare(one: Option) -> Any:
         pools = {name: pool["serve"] for name, pool in one.settings.get("pools", {}).items()}
         return {key: value for key, value in one.settings.items() if key not in ("pools", "nodes")} | {"pools": pools}
@@ -265,3 +247,13 @@ def best_of_families(ranked: Sequence[Option]) -> Sequence[Option]:
     for option in ranked:
         seen.setdefault(repr({key: value for key, value in option.settings.items() if key not in LIMITS}), option)
     return [*seen.values()]
+
+
+def front_first(ranked: Sequence[Option], objectives: Sequence[str]) -> list[Option]:
+    """The best of *ranked* options, then what no other beats in one of several *objectives* without losing in another,
+    then the others."""
+    if len(objectives) == 1:
+        return [*ranked]
+    front = [one for one in ranked if not any(dominates(other.costs, one.costs, objectives) for other in ranked)]
+    first = {id(one) for one in front}
+    return [*front, *(one for one in ranked if id(one) not in first)]

@@ -6,22 +6,25 @@ not fit, or no engine serves, is left out, and the reason is counted.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from itertools import combinations as combined
 from itertools import product
-from math import inf
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, fields, frozen
 
+from ksim.foundation import catalog
 from ksim.foundation.errors import DoesNotFit, KsimError, UnknownName
 from ksim.foundation.units import DType
 from ksim.results.numbers import CostRates
-from ksim.scenario.defaults import Deployment
-from ksim.scenario.hardware import gpu_of, system_of
+from ksim.scenario.defaults import Defaults, Deployment
+from ksim.scenario.hardware import engine_of, gpu_of, system_of
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
 from ksim.specs.hardware import Gpu
+from ksim.specs.sglang import SglangSettings
 from ksim.specs.shard import QUANTIZATIONS, WEIGHT_ONLY
 from ksim.study.experiment import scenario_at
 from ksim.study.grid import Settings, SettingValues, combinations
@@ -41,10 +44,21 @@ CHECKPOINTS: Mapping[str, Mapping[str, str]] = {
     "qwen3-30b-a3b": {"nvfp4": "nvidia/Qwen3-30B-A3B-FP4"},
     "qwen3-235b-a22b": {"nvfp4": "nvidia/Qwen3-235B-A22B-FP4"},
 }
-#: The limits of a step, and what is tried of them beside the engine's own.
-LIMITS: Mapping[str, tuple[int, ...]] = {
-    "serve.max_num_batched_tokens": (2048, 4096, 8192, 16384), "serve.max_num_seqs": (128, 256)}
-_FORMAT, _CACHE = "serve.quantization", "serve.kv_cache_dtype"
+#: Drafters of public checkpoints, by model, of which it is known how many drafts are accepted.  DeepSeek-V3 in SGLang
+#: gets 2.18 tokens of a step with two drafts (LMSYS, July 2025, Accelerating SGLang with Multiple Token Prediction);
+#: how both share 1.18 is assumed.
+DRAFTERS: Mapping[str, Mapping[str, Any]] = {
+    "deepseek-v3": {"method": "mtp", "num_speculative_tokens": 2,
+                    "acceptance": {"name": "by_position", "rates_by_position": [0.75, 0.43]}}}
+#: By scheduler, the limits of a step, and what is tried of them beside the engine's own: of tokens, of sequences.
+_LIMITS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "vllm": {"serve.max_num_batched_tokens": (2048, 4096, 8192, 16384), "serve.max_num_seqs": (128, 256)},
+    "sglang": {"serve.sglang.chunked_prefill_size": (2048, 4096, 8192, 16384),
+               "serve.sglang.max_running_requests": (128, 256)}}
+#: The keys of all of them.
+LIMITS = tuple(key for limits in _LIMITS.values() for key in limits)
+_FORMAT, CACHE, _ENGINE = "serve.quantization", "serve.kv_cache_dtype", "engine"
+DRAFTER, ROUTER = "serve.speculative_config", "router"
 _TENSOR, _STAGES, _DATA, _EXPERTS = (f"serve.{name}" for name in (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"))
 _WAYS = (_TENSOR, _STAGES, _DATA, _EXPERTS)
@@ -102,7 +116,8 @@ class Candidates:
         """How many deployments there are in all: each variant, and each two families that serve apart."""
         single = [family for family in self.families if family.single]
         pairs = sum(apart(prefill, decode) for prefill in single for decode in single)
-        return pairs + sum(len(family.variants) for family in self.families)
+        mixed = sum(mixes(one, other) for one, other in combined(self.families, 2))
+        return pairs + mixed + sum(len(family.variants) for family in self.families)
 
 
 #: The settings that a prefill engine and a decode engine may have of their own.
@@ -110,11 +125,20 @@ OWN = (_TENSOR,)
 
 
 def apart(prefill: EngineFamily, decode: EngineFamily) -> bool:
-    """Whether engines of one family may prefill for those of the other: all but the tensor parallelism is the same."""
-    def rest(family: EngineFamily) -> Settings:
-        return {key: value for key, value in family.shared.items() if key not in OWN}
+    """Whether engines of one family may prefill for those of the other: all but the GPUs and the tensor parallelism is
+    the same, blocks of KV as well."""
+    blocks = {family.variants[0].block_tokens for family in (prefill, decode)}
+    return _rest(prefill, OWN) == _rest(decode, OWN) and len(blocks) == 1
 
-    return rest(prefill) == rest(decode)
+
+def mixes(one: EngineFamily, other: EngineFamily) -> bool:
+    """Whether engines of two families may serve side by side: on two kinds of GPUs, each shared in its own way."""
+    return (one.kind != other.kind and ROUTER not in {**one.shared, **other.shared}
+            and _rest(one, (*_WAYS, *LIMITS)) == _rest(other, (*_WAYS, *LIMITS)))
+
+
+def _rest(family: EngineFamily, own: Sequence[str]) -> Settings:
+    return {key: value for key, value in family.shared.items() if key not in (*own, "gpu", "nodes")}
 
 
 def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[SettingValues] = ()) -> Candidates:
@@ -123,32 +147,54 @@ def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[Sett
     What the scenario itself sets stays.  Raises UnknownName for an unknown name, and KsimError where nothing can be
     deployed.
     """
-    families, left_out = list[EngineFamily](), Counter[str]()
+    families, left_out, networks = list[EngineFamily](), Counter[str](), dict[Hashable, Deployment]()
+    refused: KsimError | None = None
     for kind in kinds:
         for settings in _shared(scenario, kind, over):
+            if _needless(settings, families):
+                continue
             try:
-                families.append(_family(scenario, kind, settings, over))
+                families.append(_family(scenario, kind, settings, over, networks))
             except UnknownName:
                 raise
             except DoesNotFit:
                 left_out["does not fit into the memory"] += 1
             except KsimError as error:
                 left_out[_short(error)] += 1
-    families = [family for family in families if not _needless(family, families)]
+                refused = error
     if not families:
+        if refused is not None and len(left_out) == 1:
+            raise refused
         reasons = "; ".join(f"{reason} ({count} times)" for reason, count in left_out.most_common(3))
         raise KsimError(f"no candidate can be deployed: {reasons or 'there are too few GPUs'}; name other GPUs with"
                         " --gpu, or more of them")
     return Candidates(tuple(families), dict(left_out.most_common()))
 
 
-def _needless(family: EngineFamily, others: Sequence[EngineFamily]) -> bool:
-    """Whether a *family* has pipeline stages where one of *others* with the same formats does with fewer."""
-    def rest(one: EngineFamily) -> Settings:
-        return {key: value for key, value in one.shared.items() if key not in (*_WAYS, "nodes")}
+def drafting(scenario: Scenario, families: Sequence[EngineFamily], over: Sequence[SettingValues] = ()
+             ) -> Iterator[tuple[EngineFamily, EngineFamily]]:
+    """Each of *families*, and the same engines with the drafter that is known of the model: those that there can be."""
+    config = DRAFTERS.get(scenario.model)
+    if config is None or scenario.serve.speculative_config is not None or DRAFTER in values_of(over):
+        return
+    for family in families:
+        with suppress(DoesNotFit):
+            yield family, _family(scenario, family.kind, {**family.shared, DRAFTER: config}, over, {})
 
-    stages = family.shared.get(_STAGES, 1)
-    return stages > 1 and any(one.shared.get(_STAGES, 1) < stages and rest(one) == rest(family) for one in others)
+
+def routed(family: EngineFamily, router: str) -> EngineFamily:
+    """*family* behind this *router*."""
+    return evolve(family, shared={**family.shared, ROUTER: router})
+
+
+def _needless(settings: Settings, families: Sequence[EngineFamily]) -> bool:
+    """Whether *settings* have pipeline stages where one of *families* with the same formats does with fewer."""
+    def rest(some: Settings) -> Settings:
+        return {key: value for key, value in some.items() if key not in (*_WAYS, "nodes")}
+
+    stages = settings.get(_STAGES, 1)
+    return stages > 1 and any(one.shared.get(_STAGES, 1) < stages and rest(one.shared) == rest(settings)
+                              for one in families)
 
 
 def _short(error: KsimError) -> str:
@@ -159,7 +205,7 @@ def _short(error: KsimError) -> str:
 def _shared(scenario: Scenario, kind: GpuKind, over: Sequence[SettingValues]) -> Iterator[Settings]:
     """The settings of each family: formats, how GPUs share the model, and what *over* names besides."""
     model, gpu, named = model_of(scenario.model, scenario.serve.hf_overrides), gpu_of(kind.name), values_of(over)
-    axes = {_FORMAT: _formats(scenario, gpu), _CACHE: _caches(scenario, gpu),
+    axes = {_ENGINE: engines(scenario), _FORMAT: _formats(scenario, gpu), CACHE: _caches(scenario, gpu),
             **{key: values for key, values in named.items() if key not in (*LIMITS, *_WAYS)}}
     node = system_of(kind.name, None, None).gpus_per_node
     for way in _ways(node, bool(model.decoder.top_k)):
@@ -175,6 +221,23 @@ def _shared(scenario: Scenario, kind: GpuKind, over: Sequence[SettingValues]) ->
 def values_of(over: Sequence[SettingValues]) -> dict[str, tuple[Any, ...]]:
     """The values of each key of *over*."""
     return {axis.key: axis.values for axis in over}
+
+
+def engines(scenario: Scenario) -> tuple[str, ...]:
+    """The engine that *scenario* names, if it is not the usual one; else the newest release of each engine whose own
+    scheduler ksim has."""
+    if scenario.engine != fields(Scenario).engine.default:
+        return (scenario.engine,)
+    newest = dict[str, tuple[int, ...]]()
+    for match in map(_RELEASE.fullmatch, catalog.entries("engines")):
+        if match is not None:
+            number = tuple(map(int, match["number"].split(".")))
+            newest[match["engine"]] = max(number, newest.get(match["engine"], ()))
+    names = (f"{engine}-{'.'.join(map(str, number))}" for engine, number in sorted(newest.items(), reverse=True))
+    return tuple(name for name in names if name.startswith(f"{engine_of(name).scheduler}-"))
+
+
+_RELEASE = re.compile(r"(?P<engine>[a-z]+)-(?P<number>\d+(\.\d+)*)")
 
 
 def _formats(scenario: Scenario, gpu: Gpu) -> tuple[str, ...]:
@@ -203,34 +266,54 @@ def _ways(node: int, experts: bool) -> Iterator[Settings]:
         yield from ({_TENSOR: width, _DATA: widths[-1] // width, _EXPERTS: True} for width in widths[:-1])
 
 
-def _family(scenario: Scenario, kind: GpuKind, shared: Settings, over: Sequence[SettingValues]) -> EngineFamily:
-    """The family with *shared* settings; raises KsimError where none of its variants can be deployed."""
-    first = Deployment.of(scenario_at(scenario, shared))
+def _family(scenario: Scenario, kind: GpuKind, shared: Settings, over: Sequence[SettingValues],
+            networks: dict[Hashable, Deployment]) -> EngineFamily:
+    """The family with *shared* settings; raises KsimError where none of its variants can be deployed.
+
+    Families on the same links share the network of one of *networks*, with its prices of collectives.
+    """
+    asked = scenario_at(scenario, shared)
+    first = Deployment.of(asked)
+    alike = (first.system, *first.network.algorithms)
+    first = evolve(first, network=networks.setdefault(alike, first).network)
     first.check_plain()
-    limits = _limits(scenario, first, values_of(over))
+    limits = _limits(asked, first, values_of(over))
     own = [dict(zip(limits, values, strict=True)) for values in product(*limits.values())]
-    own = [one for one in own if one.get(_SEQUENCES, 0) <= one.get(_TOKENS, inf)]
-    usual = {key: getattr(first.serve, key.removeprefix("serve.")) for key in limits}
-    said = ({key: value for key, value in one.items() if value != usual[key]} for one in own)
-    return EngineFamily(kind, shared, tuple(said), tuple(_variant(first, one) for one in own))
+    tokens, sequences = limits
+    own = [one for one in own if one[sequences] <= one[tokens] or first.version.scheduler == "sglang"]
+    usual = {key: _value(first, key) for key in limits}
+    said = [{key: value for key, value in one.items() if value != usual[key]} for one in own]
+    return EngineFamily(kind, shared, tuple(said), tuple(_variant(asked, first, one) for one in said))
 
 
-_TOKENS, _SEQUENCES = LIMITS
-
-
-def _limits(scenario: Scenario, first: Deployment, named: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+def _limits(asked: Scenario, first: Deployment, named: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """The limits of a step that are tried; those of the engine's own choice come first, and are not written down."""
-    if first.version.scheduler == "sglang":
-        return {}
-    tried = {}
-    for key, values in LIMITS.items():
-        name = key.removeprefix("serve.")
-        usual = getattr(first.serve, name)
-        open_ = getattr(scenario.serve, name) is None
-        tried[key] = named.get(key) or ((usual, *(value for value in values if value != usual)) if open_ else (usual,))
+    own, tried = _LIMITS[first.version.scheduler], dict[str, tuple[Any, ...]]()
+    ranks = first.serve.data_parallel_size if first.version.scheduler == "sglang" else 1
+    for (key, values), plain in zip(own.items(), _LIMITS["vllm"], strict=True):
+        usual = _value(first, key)
+        others = named.get(key) or tuple(ranks * value for value in named.get(plain, ()))
+        open_ = getattr(asked.serve.sglang or SglangSettings(), key.rpartition(".")[2]) is None if key != plain else (
+            getattr(asked.serve, key.rpartition(".")[2]) is None)
+        tried[key] = others or ((usual, *(value for value in values if value != usual)) if open_ else (usual,))
     return tried
 
 
-def _variant(first: Deployment, own: Settings) -> Deployment:
-    limits = {key.removeprefix("serve."): value for key, value in own.items()}
-    return evolve(first, scenario=evolve(first.scenario, serve=evolve(first.serve, **limits)))
+def _value(deployment: Deployment, key: str) -> Any:
+    """The value of one of `LIMITS` that *deployment* has."""
+    *_, part, name = key.split(".")
+    return getattr(deployment.serve.sglang if part == "sglang" else deployment.serve, name)
+
+
+def _variant(asked: Scenario, first: Deployment, own: Settings) -> Deployment:
+    """*first*, of the scenario that was *asked* for, with limits of its *own*, and what follows from them."""
+    if not own:
+        return first
+    changes = {key.rpartition(".")[2]: value for key, value in own.items()}
+    if first.version.scheduler == "sglang":
+        serve = evolve(asked.serve, sglang=evolve(asked.serve.sglang or SglangSettings(), **changes),
+                       kv_transfer_config=first.serve.kv_transfer_config)
+        serve = Defaults(serve, first.version, first.model, first.gpu).complete()
+    else:
+        serve = evolve(first.serve, **changes)
+    return evolve(first, scenario=evolve(first.scenario, serve=serve))

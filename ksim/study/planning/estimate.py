@@ -6,7 +6,7 @@ and for the prompts before it.  All steps have ksim's own prices.  `benchmarks/p
 simulations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from math import inf
 
@@ -21,19 +21,21 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.sizing import limits
 from ksim.specs.host import Host
 from ksim.study.capacity.targets import Target
-from ksim.study.planning.step_prices import PROMPTS, LoadSample, StepPrices
+from ksim.study.planning.step_prices import LoadSample, StepPrices
 
 #: Requests whose latencies are drawn; rounds of the fixed point at most, and when it is found.
 _DRAWN, _ROUNDS, _CLOSE = 512, 60, 1e-4
 #: Numbers of prompt tokens of a step that are told apart.
 _BINS = 64
+#: The most sequences whose number is told exactly.
+_CROWD = 1500.0
 #: An engine that is busy for a larger share of its time, or so close to its largest batch, is full.
 FULL = 0.97
 
 
 @frozen(eq=False)
 class Station:
-    """Engines of one kind that a request passes, in several variants with the same prices: a row for each.
+    """Engines of one kind that a request passes, in several variants: a row for each.
 
     An engine has so many `lanes` of sequences: ranks of attention, or batches among pipeline stages.  In a step of a
     variant, a lane computes at most its `budget` of tokens, and holds at most so many sequences (`most`).  Where the
@@ -57,7 +59,27 @@ class Station:
 
     def rows(self, which: Ints) -> "Station":
         """The variants of these numbers, of which some may come several times."""
-        return evolve(self, budget=self.budget[which], most=self.most[which])
+        return evolve(self, prices=self.prices.rows(which), budget=self.budget[which], most=self.most[which])
+
+    def of_role(self, role: str) -> "Station":
+        """The same engines in a pool of this *role*: both, prefill or decode."""
+        decodes = role != "prefill"
+        return evolve(self, load=self.load if decodes else self.load.prefilled, ahead=self.ahead and decodes,
+                      decodes=decodes, prompts=role != "decode")
+
+    @property
+    def alike(self) -> Hashable:
+        """What stations have in common whose variants may be rows of one (`joined`)."""
+        return (id(self.load), self.host, self.lanes, self.workers > 1, self.depth, self.ahead, self.mixes,
+                self.decodes, self.prompts, self.block, self.idle, self.prices.largest, self.prices.width,
+                *self.prices.columns)
+
+    @classmethod
+    def joined(cls, stations: Sequence["Station"]) -> "Station":
+        """The variants of all *stations*, which are `alike`, one after the other."""
+        prices = StepPrices.joined([one.prices for one in stations], [len(one.budget) for one in stations])
+        return evolve(stations[0], prices=prices, budget=np.concatenate([one.budget for one in stations]),
+                      most=np.concatenate([one.most for one in stations]))
 
     def chunk(self, decodes: Floats) -> Floats:
         """Prompt tokens of a step beside so many *decodes* at most."""
@@ -96,7 +118,8 @@ class Station:
     def steady(self, rates: Floats, engines: Floats | None = None) -> "Steady":
         """The steady state of each variant, to each engine of which come so many requests/s.
 
-        Where requests take turns among so many *engines*, they come to each more regularly than by chance.
+        Where requests take turns among so many *engines*, they come to each more regularly than by chance; infinitely
+        many stand for a closed loop, whose number of sequences does not spread.
         """
         own, new = rates / self.lanes, self.load.new
         decodes, seconds = np.zeros_like(own), self._turn(np.ones_like(own), np.zeros_like(own))
@@ -109,10 +132,35 @@ class Station:
                 seconds = prompts.some(self.prefill(decodes[:, None], prompts.tokens))
             if np.allclose(before, (seconds, decodes), rtol=_CLOSE, atol=0.0):
                 break
+        turns = self.lanes * (np.ones_like(own) if engines is None else engines)
+        if self.decodes:
+            seconds, decodes = self._crowded(own, turns, decodes, seconds, prompts)
+            prompts = StepPrompts.of(own * seconds * self.prompts, new, self.chunk(decodes))
         most = self.chunk(decodes)
         busy = self.prompts * own * new.mean() / most * (seconds if self.decodes else self.prefill(decodes, most))
-        turns = self.lanes * (np.ones_like(own) if engines is None else engines)
         return Steady(self, own, decodes, seconds, prompts, (busy >= FULL) | (decodes >= FULL * self.most), turns)
+
+    def _crowded(self, own: Floats, turns: Floats, decodes: Floats, seconds: Floats, prompts: "StepPrompts"
+                 ) -> tuple[Floats, Floats]:
+        """Seconds of a step and sequences that decode, where their number spreads about its mean.
+
+        The more sequences, the longer a step, and the longer all of them stay.  They share a processor whose speed
+        depends on their number k, which then has a product form whatever their lengths: p(k) is in proportion to the
+        product of rate * steps * seconds(j) / j over j up to k (Kelly, "Reversibility and stochastic networks", 1979,
+        section 3.3).  Where requests take turns, their number spreads less by the peakedness of an infinite server.
+        """
+        count = np.arange(1.0, min(_CROWD, 3 * float(decodes.max()) + 50))
+        alone = self.step(decodes, 0 * decodes)
+        share = np.clip(1 - (prompts.mean(self.step(decodes[:, None], prompts.tokens)) - alone)
+                        / np.maximum(seconds, 1e-12), 1 - FULL, 1.0)  # of the time that is left for decodes
+        held = np.maximum(1.0, np.minimum(count, self.most[:, None]))
+        logs = np.log(own[:, None] * self.load.steps * self.step(held, 0 * held) / share[:, None] / held)
+        logs = np.concatenate([np.zeros((len(own), 1)), np.cumsum(logs, axis=1)], axis=1)
+        chances = np.exp(logs - logs.max(axis=1, keepdims=True))
+        mean = (chances[:, 1:] * count).sum(axis=1) / chances.sum(axis=1)
+        peaked = np.where(np.isinf(turns), 0.0, 1 - (1 - 1 / turns) * self.load.alike)
+        crowded = np.clip(decodes + peaked * (mean - decodes), 0.0, 2 * self.most)
+        return np.where(crowded > 0, crowded / np.maximum(own * self.load.steps, 1e-12), seconds), crowded
 
 
 def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSample, role: str = "both") -> Station:
@@ -120,20 +168,21 @@ def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSam
 
     Their *role* is that of a pool: both, prefill or decode.
     """
-    first, decodes = deployments[0], role != "prefill"
+    first = deployments[0]
     serve, stages = first.serve, first.serve.pipeline_parallel_size
     bounds = [limits(one.serve, one.version) for one in deployments]
-    held = [_tokens(one) / stages / load.held for one in deployments]
-    return Station(
+    held = [cache_tokens(one) / stages / load.held for one in deployments]
+    made = Station(
         prices=prices, load=load, host=first.host, lanes=serve.data_parallel_size * stages, workers=serve.gpus,
-        depth=max(1, bounds[0].depth // stages), ahead=bounds[0].async_scheduling and decodes,
-        mixes=first.version.scheduler != "sglang", decodes=decodes, prompts=role != "decode", block=first.block_tokens,
+        depth=max(1, bounds[0].depth // stages), ahead=bounds[0].async_scheduling,
+        mixes=first.version.scheduler != "sglang", decodes=True, prompts=True, block=first.block_tokens,
         idle=first.gpu.power.idle,
         budget=np.array([float(bound.max_num_batched_tokens) for bound in bounds]),
         most=np.array([min(bound.max_num_seqs / stages, most) for bound, most in zip(bounds, held, strict=True)]))
+    return made.of_role(role)
 
 
-def _tokens(deployment: Deployment) -> float:
+def cache_tokens(deployment: Deployment) -> float:
     """The tokens for which a rank has KV cache; 0 where that is too little to start with."""
     try:
         return float(deployment.kv_blocks * deployment.block_tokens)
@@ -152,8 +201,8 @@ class StepPrompts:
     def of(cls, expected: Floats, new: Floats, most: Floats) -> "StepPrompts":
         """Where so many prompts are *expected* in a step, of lengths as in *new*, which computes the *most* tokens.
 
-        Their sum has the compound Poisson distribution, by the transform of the lengths' own (Panjer, 1981).
-        Longer prompts come as pieces.
+        The tokens that come meanwhile have the compound Poisson distribution, by the transform of the lengths' own
+        (Panjer, 1981).  What does not fit into a step fills others, so that all tokens are computed.
         """
         largest = float(most.max())
         whole = np.floor(new / largest)
@@ -166,7 +215,12 @@ class StepPrompts:
         shares = np.maximum(0.0, np.fft.irfft(np.exp(counts * (transform - 1)), 2 * _BINS, axis=1))
         shares[:, _BINS] = shares[:, _BINS:].sum(axis=1)
         shares = shares[:, :_BINS + 1] / shares[:, :_BINS + 1].sum(axis=1, keepdims=True)
-        return cls(np.minimum(np.arange(_BINS + 1) * (largest / _BINS), most[:, None]), shares)
+        tokens = np.minimum(np.arange(_BINS + 1) * (largest / _BINS), most[:, None])
+        fits = (shares * tokens).sum(axis=1)
+        filled = np.clip((expected * new.mean() - fits) / np.maximum(most - fits, 1e-9), 0.0, 1.0)
+        shares *= 1 - filled[:, None]
+        shares[:, _BINS] += filled
+        return cls(tokens, shares)
 
     def mean(self, values: Floats) -> Floats:
         """The mean of *values*, one for each number of tokens."""
@@ -193,6 +247,12 @@ class Steady:
     full: NDArray[np.bool_]
     turns: Floats
 
+    def rows(self, which: Ints) -> "Steady":
+        """The states of these numbers, of which some may come several times."""
+        prompts = StepPrompts(self.prompts.tokens[which], self.prompts.shares[which])
+        return Steady(self.station.rows(which), self.rates[which], self.decodes[which], self.seconds[which], prompts,
+                      self.full[which], self.turns[which])
+
     def value(self, target: Target) -> Floats:
         """The statistic of *target* in seconds at each rate; infinite where a station is full."""
         seconds = (self._gap(target.share) if target.metric == "itl" else
@@ -213,8 +273,9 @@ class Steady:
         """Power of one GPU on the mean: what it draws idle, and the joules of its steps."""
         station = self.station
         if station.decodes:
-            joules = self.prompts.mean(station.prices.joules(self.decodes[:, None] + 1, self.prompts.tokens))
-            working = joules / self.seconds * np.minimum(1.0, self.decodes + self.rates * self.seconds)
+            met, tokens = self.decodes[:, None] + 1, self.prompts.tokens
+            drawn = self.prompts.mean(station.prices.joules(met, tokens)) / self.prompts.mean(station.step(met, tokens))
+            working = drawn * np.minimum(1.0, self.decodes + self.rates * self.seconds)
         else:
             most = station.chunk(self.decodes)
             each = station.prices.joules(self.decodes, most) / most
@@ -231,7 +292,8 @@ class Steady:
         """Seconds from a request's arrival at an engine to the first step of its prompt: a row for each rate."""
         drawn, station = self.drawn, self.station
         ahead = self.seconds[:, None] * station.ahead
-        waiting = np.where(self._busy, drawn.place * self._running + ahead, station.host.core.wake)
+        left = drawn.place * self._running * (1 - self._several * self._prompting)[:, None]
+        waiting = np.where(self._busy, left + ahead, station.host.core.wake)
         return waiting + (self._backlog + self._slots)[:, None] * drawn.long
 
     @cached_property
@@ -256,12 +318,13 @@ class Steady:
         slope = (self.prompts.mean(step((self.decodes + more)[:, None], self.prompts.tokens)) - mean) / more
         others = slope * np.sqrt(2 / 3 * self.decodes)
         values = self.seconds[:, None] + spread[:, None] * drawn.mixed + others[:, None] * drawn.crowd
-        return np.asarray(np.maximum(values, self.gaps.min(axis=1, keepdims=True)))
+        least = step(np.minimum(self.decodes, 1.0), np.zeros_like(self.decodes))
+        return np.asarray(np.maximum(values, least[:, None]) / drawn.accepted)
 
     @cached_property
     def e2el(self) -> Floats:
         """Seconds to the last token."""
-        return self.ttft + self.drawn.steps * self.tpot
+        return self.ttft + self.drawn.later * self.tpot
 
     @cached_property
     def drawn(self) -> "_Drawn":
@@ -277,6 +340,17 @@ class Steady:
         new = self.station.load.new
         lengths = (new.std() / new.mean())**2
         return np.asarray((1 / self.turns + lengths) / (1 + lengths))
+
+    @cached_property
+    def _several(self) -> Floats:
+        """How far prompts are served one after the other (1), and not several in a step (0)."""
+        return np.asarray(np.minimum(1.0, self.station.load.new.mean() / self.station.chunk(self.decodes)))
+
+    @cached_property
+    def _prompting(self) -> Floats:
+        """The share of the time in steps with prompts."""
+        times = self.prompts.shares * self.station.prefill(self.decodes[:, None], self.prompts.tokens)
+        return np.asarray(times[:, 1:].sum(axis=1) / times.sum(axis=1))
 
     @cached_property
     def _busy(self) -> NDArray[np.bool_]:
@@ -302,7 +376,7 @@ class Steady:
         window = np.maximum(self._running * self._uneven[:, None], 1e-9) / self.seconds[:, None]
         longer = np.where(self._busy, window, 1e-9)
         others = np.maximum(0.0, 1 - (1 - self.drawn.others) / longer)  # the longer a step, the likelier is another
-        tokens = _of_shares(self.prompts.shares, self.prompts.tokens, others)
+        tokens = _of_shares(self.prompts.shares, self.prompts.tokens, others) * (1 - self._several)[:, None]
         return self._computed(self.drawn.new + self.drawn.order * tokens, (1 - self.drawn.order) * tokens)
 
     def _computed(self, tokens: Floats, behind: Floats | float) -> Floats:
@@ -319,8 +393,8 @@ class Steady:
         new, most = self.station.load.new, self.station.chunk(self.decodes)
         each = new.mean() / most * self.station.prefill(self.decodes, most)
         load = np.minimum(self.rates * each, FULL)
-        several = np.minimum(1.0, new.mean() / most)
-        return np.asarray(several * load / (1 - load) * each * (new**2).mean() / (2 * new.mean()**2) * self._uneven)
+        longer = (new**2).mean() / (2 * new.mean()**2)
+        return np.asarray(self._several * load / (1 - load) * each * longer * self._uneven)
 
     @cached_property
     def _slots(self) -> Floats:
@@ -345,11 +419,15 @@ def _statistic(values: Floats, share: float | None) -> Floats:
 
 @frozen(eq=False)
 class _Drawn:
-    """What chance decides of some requests of a load, the same for all engines; shares are uniform from 0 to 1."""
+    """What chance decides of some requests of a load, the same for all engines; shares are uniform from 0 to 1.
+
+    A request has so many tokens after its first one (`later`), and a step gives it so many (`accepted`).
+    """
 
     prompts: Floats
     new: Floats
-    steps: Floats
+    later: Floats
+    accepted: Floats
     step: Floats
     place: Floats
     busy: Floats
@@ -364,23 +442,30 @@ class _Drawn:
         rng = stream(0, "estimate")
         rows = rng.integers(len(load.prompts), size=_DRAWN)
         step, place, busy, others, order = rng.random((5, _DRAWN))
-        steps = np.maximum(1.0, load.outputs[rows] - 1)
-        return cls(prompts=load.prompts[rows], new=load.new[rows], steps=steps, step=step, place=place, busy=busy,
-                   others=others, order=order, long=rng.exponential(size=_DRAWN),
-                   mixed=rng.normal(size=_DRAWN) / np.sqrt(steps), crowd=rng.normal(size=_DRAWN))
+        later = np.maximum(1.0, load.outputs[rows] - 1)
+        steps = np.maximum(1.0, later / load.accepted)
+        long, mixed, crowd, luck = rng.exponential(size=_DRAWN), *rng.normal(size=(3, _DRAWN))
+        accepted = load.accepted * np.maximum(0.1, 1 + load.uneven / np.sqrt(steps) * luck)
+        return cls(prompts=load.prompts[rows], new=load.new[rows], later=later, accepted=accepted, step=step,
+                   place=place, busy=busy, others=others, order=order, long=long, mixed=mixed / np.sqrt(steps),
+                   crowd=crowd)
 
 
 @frozen(eq=False)
 class SteadyApart:
     """Requests that are prefilled by the engines of one station and decoded by those of another: a row for each rate.
 
-    KV takes `start` seconds and `token` seconds for each token of a prompt from one to the other.
+    KV takes `start` seconds and `token` seconds for each token of a prompt from one to the other (rows x 1).
     """
 
     prefill: Steady
     decode: Steady
-    start: float
-    token: float
+    start: Floats
+    token: Floats
+
+    def rows(self, which: Ints) -> "SteadyApart":
+        """As of `Steady`, where both have a row for each."""
+        return SteadyApart(self.prefill.rows(which), self.decode.rows(which), self.start[which], self.token[which])
 
     @property
     def full(self) -> NDArray[np.bool_]:
@@ -406,9 +491,9 @@ class SteadyApart:
         decode, client = self.decode, self.decode.station.host.client
         moved = client.accept + client.travel + self.start + self.token * self.prefill.drawn.prompts
         turns = decode.drawn.place + 2 * decode.station.depth - 1
-        again = decode.station.prefill(decode.decodes, np.full_like(decode.decodes, PROMPTS[0]))
+        again = decode.station.step(decode.decodes + 1, np.zeros_like(decode.decodes))
         return self.prefill.ttft + moved + decode.seconds[:, None] * turns + again[:, None]
 
     @property
     def e2el(self) -> Floats:
-        return self.ttft + self.prefill.drawn.steps * self.decode.tpot
+        return self.ttft + self.prefill.drawn.later * self.decode.tpot

@@ -1,56 +1,80 @@
 """The ranking of candidates by estimates: how many replicas each needs for a rate, and what that costs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import prod
 from typing import Protocol
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from ksim.foundation.catalog import plugin
-from ksim.foundation.config import Choice
 from ksim.foundation.units import HOUR
-from ksim.results.numbers import CostRates
 from ksim.results.steps import Bools, Floats, Ints
-from ksim.scenario.sizing import pack
-from ksim.specs.shard import Shard
 from ksim.study.capacity.targets import Target
-from ksim.study.grid import Settings, short_names, value_text
-from ksim.study.planning.candidates import OWN, Candidates, EngineFamily, apart
-from ksim.study.planning.estimate import Station, Steady, SteadyApart, station
+from ksim.study.grid import Settings
+from ksim.study.planning.candidates import EngineFamily
+from ksim.study.planning.estimate import Station, Steady, station
+from ksim.study.planning.fleets import Engines, gpus_of, name_of
 from ksim.study.planning.step_prices import LoadSample, StepPrices
+from ksim.study.speculation import accepted_length, accepted_spread
 
 #: The most replicas, and from which ratio on numbers of them are halved by their logarithms.
 _MOST, _NEAR = 512, 3
-#: Numbers of engines that prefill alone.
-_PREFILLS = (*range(1, 33), *range(36, 65, 4), *range(80, 129, 16), *range(160, 257, 32), 320, 384, 448, _MOST)
-#: Targets that the engine decides which decodes, where another one prefills.
-_DECODED = ("tpot", "itl")
 
 
 @frozen(eq=False)
 class Priced:
-    """A family with the prices of its steps for a `load`."""
+    """A family with the prices of its steps for a `load`: its variants are the rows of `station`."""
 
     family: EngineFamily
-    prices: StepPrices = field(repr=False)
-    load: LoadSample = field(repr=False)
+    station: Station = field(repr=False)
 
     @classmethod
     def of(cls, family: EngineFamily, load: LoadSample) -> "Priced":
         """Price the steps of *family*; raises KsimError."""
-        return cls(family, StepPrices.of(family.variants[0], load), load)
-
-    def station(self, role: str = "both") -> Station:
-        """Its variants as engines of this *role*; those that prefill or decode alone are of the first variant."""
-        variants = self.family.variants if role == "both" else self.family.variants[:1]
-        return station(variants, self.prices, self.load, role)
+        config = family.variants[0].serve.speculative_config
+        if config is not None:
+            load = evolve(load, accepted=accepted_length(config), uneven=accepted_spread(config))
+        return cls(family, station(family.variants, StepPrices.of(family.variants[0], load), load))
 
     @property
     def most(self) -> int:
         """How many replicas there can be."""
         most = self.family.kind.most
         return _MOST if most is None else min(_MOST, most // self.family.gpus)
+
+
+@frozen(eq=False)
+class EngineRows:
+    """Engines of several families as rows of one `station`, so that numpy works on all of them at a time.
+
+    A row is a variant of `families`, by its number in `variants`, of which there can be so many replicas (`most`).
+    """
+
+    station: Station
+    families: tuple[EngineFamily, ...]
+    variants: Ints
+    most: Ints
+
+    @classmethod
+    def of(cls, priced: Sequence[Priced], role: str = "both") -> Iterator["EngineRows"]:
+        """The engines of *priced* that there can be in pools of this *role*; where they prefill or decode alone, those
+        of the first variants."""
+        alike = dict[Hashable, list[tuple[Priced, Station]]]()
+        for one in priced:
+            station = one.station.of_role(role)
+            if one.most:
+                alike.setdefault(station.alike, []).append(
+                    (one, station if role == "both" else station.rows(np.zeros(1, int))))
+        for group in alike.values():
+            counts = [len(station.budget) for _, station in group]
+            yield cls(Station.joined([station for _, station in group]),
+                      tuple(one.family for (one, _), count in zip(group, counts, strict=True) for _ in range(count)),
+                      np.concatenate([*map(np.arange, counts)]), np.repeat([one.most for one, _ in group], counts))
+
+    def steady(self, which: Ints, replicas: Ints, rate: float) -> Steady:
+        """The state of rows *which*, so many replicas of which share the *rate*."""
+        return self.station.rows(which).steady(rate / replicas, replicas.astype(np.float64))
 
 
 class EstimatedState(Protocol):
@@ -61,12 +85,19 @@ class EstimatedState(Protocol):
 
     def value(self, target: Target) -> Floats: ...
 
+    @property
+    def e2el(self) -> Floats: ...
+
+    def rows(self, which: Ints) -> "EstimatedState": ...
+
 
 def kept(state: EstimatedState, targets: Sequence[Target]) -> Bools:
     """Which rows of *state* keep all *targets*."""
     keeps = ~state.full
-    for target in targets:
-        keeps = keeps & (state.value(target) <= target.limit)
+    if (open_ := np.flatnonzero(keeps)).size:
+        found = state.rows(open_)
+        for target in targets:
+            keeps[open_] &= found.value(target) <= target.limit
     return keeps
 
 
@@ -74,19 +105,19 @@ def kept(state: EstimatedState, targets: Sequence[Target]) -> Bools:
 Carries = Callable[[Ints, Ints], Bools]
 
 
-def fewest(engines: Station, rate: float, targets: Sequence[Target], most: int) -> Ints:
-    """The fewest replicas of each variant of *engines* that keep *targets* at *rate*; 0 where the *most* do not."""
+def fewest(engines: EngineRows, rate: float, targets: Sequence[Target]) -> Ints:
+    """The fewest replicas of each row of *engines* that keep *targets* at *rate*; 0 where no number does."""
     def carries(which: Ints, replicas: Ints) -> Bools:
-        return kept(engines.rows(which).steady(rate / replicas, replicas.astype(np.float64)), targets)
+        return kept(engines.steady(which, replicas, rate), targets)
 
-    return fewest_of(carries, np.arange(len(engines.budget)), most)
+    return fewest_of(carries, engines.most)
 
 
-def fewest_of(carries: Carries, variants: Ints, most: int) -> Ints:
-    """The fewest replicas of each of *variants* that it *carries*, all at a time; 0 where the *most* do not."""
-    high = np.full(len(variants), most)
+def fewest_of(carries: Carries, most: Ints) -> Ints:
+    """The fewest replicas of each variant that it *carries*, all at a time; 0 where the *most* of it do not."""
+    high = np.array(most)
     low = np.zeros_like(high)
-    high[~carries(variants, high)] = 0
+    high[~carries(np.arange(len(high)), high)] = 0
     while (open_ := np.flatnonzero(high - low > 1)).size:
         middle = np.where(high[open_] > _NEAR * np.maximum(low[open_], 1),
                           np.sqrt(np.maximum(low[open_], 1) * high[open_]).astype(int), (low[open_] + high[open_]) // 2)
@@ -102,28 +133,39 @@ class Option:
 
     `settings` make its scenario of the one that was asked for, and so many `replicas` of that carry the rate.  `values`
     are the estimated statistics of targets, in seconds; `watts` are those of all GPUs.  A request takes so many
-    `seconds` on the mean.  `families` are those of its engines.
+    `seconds` on the mean.  `families` are those of its engines, of each pool in turn where it has pools, and `loads`
+    the load of each.
     """
 
-    name: str
-    gpu: str
     settings: Settings = field(repr=False)
     replicas: int
-    gpus_each: int
+    families: tuple[EngineFamily, ...] = field(repr=False)
     values: Mapping[Target, float]
     watts: float
     costs: Mapping[str, float]
-    families: tuple[EngineFamily, ...] = field(repr=False)
     seconds: float
+    loads: tuple[LoadSample, ...] = field(repr=False)
+
+    @cached_property
+    def name(self) -> str:
+        """What it is called; `name_of`."""
+        return name_of(self.settings)
 
     @property
-    def rates(self) -> CostRates:
-        """What a joule and a GPU-second cost."""
-        return self.families[-1].rates
+    def gpu(self) -> str:
+        """The kinds of its GPUs."""
+        return " + ".join(dict.fromkeys(family.kind.name for family in self.families))
+
+    @property
+    def engines(self) -> Engines:
+        """How many replicas there are of each of its `families`."""
+        pools = self.settings.get("pools")
+        counts = [pool["replicas"] for pool in pools.values()] if pools else [self.replicas]
+        return tuple(zip(self.families, counts, strict=True))
 
     @property
     def gpus(self) -> int:
-        return self.replicas * self.gpus_each
+        return gpus_of(self.engines)
 
     @property
     def strain(self) -> float:
@@ -131,14 +173,14 @@ class Option:
         return max(value / target.limit for target, value in self.values.items())
 
     def order(self, objectives: Sequence[str]) -> tuple[float, ...]:
-        """A key to sort by: the *objectives*, then engines that are not apart, then joules."""
-        return (*(round(self.costs[name], 6) for name in objectives), float("pools" in self.settings),
-                self.costs["joules"], self.strain)
+        """A key to sort by: the product of *objectives*, then engines that are not apart, then joules."""
+        return (round(cost_of(self.costs, objectives), 6), float("pools" in self.settings), self.costs["joules"],
+                self.strain)
 
 
 @frozen
 class PlanQuestion:
-    """What is asked: the `load`, its `rate` in requests/s, and the `targets` to keep."""
+    """What is asked: the `load`, its `rate` in requests/s, or sessions/s, and the `targets` to keep."""
 
     load: LoadSample
     rate: float
@@ -147,155 +189,65 @@ class PlanQuestion:
     @property
     def tokens(self) -> float:
         """Output tokens/s."""
-        return self.rate * float(self.load.outputs.mean())
+        return self.requests * float(self.load.outputs.mean())
+
+    @property
+    def requests(self) -> float:
+        """Requests/s, of sessions each turn."""
+        return self.rate * self.load.turns
 
 
-def options(question: PlanQuestion, found: Candidates) -> Iterator[Option]:
-    """The options of all candidates that can keep the targets; raises KsimError for steps that cannot be priced."""
-    priced = [Priced.of(family, question.load) for family in found.families]
-    for one in priced:
-        yield from _whole(question, one)
-    yield from _apart(question, priced)
+@frozen(eq=False)
+class FoundOptions:
+    """What the estimates of some options say: a row for each, with the `watts` of a GPU of each of its engines."""
+
+    question: PlanQuestion
+    values: Mapping[Target, Floats]
+    seconds: Floats
+    watts: Floats
+    loads: tuple[LoadSample, ...]
+
+    @classmethod
+    def of(cls, question: PlanQuestion, state: EstimatedState, watts: Floats, loads: tuple[LoadSample, ...]
+           ) -> "FoundOptions":
+        values = {target: state.value(target) for target in question.targets}
+        return cls(question, values, state.e2el.mean(axis=1), watts, loads)
+
+    def option(self, row: int, settings: Settings, engines: Engines, replicas: int = 1) -> Option:
+        """The option of a *row*, with so many replicas of each family of *engines*."""
+        watts = sum(count * family.gpus * float(each) for (family, count), each in zip(
+            engines, self.watts[row], strict=True))
+        return Option(
+            settings, replicas, tuple(family for family, _ in engines),
+            values={target: float(value[row]) for target, value in self.values.items()}, watts=watts,
+            costs=costs_of(self.question, engines, watts), seconds=float(self.seconds[row]), loads=self.loads)
 
 
-def _whole(question: PlanQuestion, priced: Priced) -> Iterator[Option]:
-    """The variants of a family whose engines serve requests alone."""
-    engines, family = priced.station(), priced.family
-    counts = fewest(engines, question.rate, question.targets, priced.most) if priced.most else np.zeros(0, int)
-    which = np.flatnonzero(counts)
-    if not which.size:
-        return
-    state = engines.rows(which).steady(question.rate / counts[which], counts[which].astype(np.float64))
-    values, watts = {target: state.value(target) for target in question.targets}, state.watts
-    seconds = state.e2el.mean(axis=1)
-    for row, variant in enumerate(which):
-        gpus = family.gpus * int(counts[variant])
-        settings = {**family.shared, **family.own[variant]}
-        power = gpus * float(watts[row])
-        yield Option(
-            name_of(settings), family.kind.name, settings, replicas=int(counts[variant]), gpus_each=family.gpus,
-            values={target: float(value[row]) for target, value in values.items()}, watts=power,
-            costs=costs_of(question, family.rates, gpus, power), families=(family,), seconds=float(seconds[row]))
+def cost_of(costs: Mapping[str, float], objectives: Sequence[str]) -> float:
+    """The product of *costs* that are to be minimised: of several *objectives*, a per cent of each counts alike."""
+    return prod(costs[name] for name in objectives)
 
 
-#: What may be minimised, and how it is called.
-OBJECTIVES = {"gpus": "GPUs", "usd": "$/h", "joules": "J/output token", "carbon": "g CO2e/h"}
+def dominates(costs: Mapping[str, float], others: Mapping[str, float], objectives: Sequence[str]) -> bool:
+    """Whether *costs* are nowhere above *others*, and somewhere below."""
+    pairs = [(costs[name], others[name]) for name in objectives]
+    return (all(one <= other * (1 + EQUAL) for one, other in pairs)
+            and any(one < other * (1 - EQUAL) for one, other in pairs))
 
 
-def costs_of(question: PlanQuestion, rates: CostRates, gpus: int, watts: float) -> dict[str, float]:
-    """What *gpus* that draw so many *watts* cost, by objective; dollars and carbon where their *rates* are stated."""
-    costs = {"gpus": float(gpus), "joules": watts / question.tokens}
-    facility = (watts + rates.beside * gpus) * rates.pue
+#: Costs that differ by less are equal.
+EQUAL = 1e-6
+
+
+def costs_of(question: PlanQuestion, engines: Engines, watts: float) -> dict[str, float]:
+    """What *engines* cost that draw so many *watts*, by objective; dollars and carbon where their rates are stated."""
+    rates = engines[0][0].rates
+    costs = {"gpus": float(gpus_of(engines)), "joules": watts / question.tokens}
+    beside = sum(count * family.gpus * family.rates.beside for family, count in engines)
+    facility = (watts + beside) * rates.pue
     if rates.gpu_dollars is not None:
-        costs["usd"] = HOUR * (gpus * rates.gpu_dollars + facility * (rates.dollars or 0.0))
+        rented = sum(count * family.gpus * (family.rates.gpu_dollars or 0.0) for family, count in engines)
+        costs["usd"] = HOUR * (rented + facility * (rates.dollars or 0.0))
     if rates.grams is not None:
         costs["carbon"] = HOUR * facility * rates.grams
     return costs
-
-
-@frozen(eq=False)
-class _Prefilling:
-    """Engines of a family that prefill alone: their state with each of so many replicas (`counts`)."""
-
-    family: EngineFamily
-    counts: Ints
-    state: Steady
-
-    @classmethod
-    def of(cls, question: PlanQuestion, priced: Priced) -> "_Prefilling":
-        counts = np.array([count for count in _PREFILLS if count <= priced.most])
-        engines = priced.station("prefill").rows(np.zeros(len(counts), int))
-        return cls(priced.family, counts, engines.steady(question.rate / counts, counts.astype(np.float64)))
-
-
-@frozen(eq=False)
-class _Decoding:
-    """Engines of a family that decode alone, as many as the targets of tokens need."""
-
-    family: EngineFamily
-    count: int
-    state: Steady
-
-    @classmethod
-    def of(cls, question: PlanQuestion, priced: Priced) -> "_Decoding | None":
-        """None where no number of them keeps the targets."""
-        engines = priced.station("decode")
-        after = [target for target in question.targets if target.metric in _DECODED]
-        count = int(fewest(engines, question.rate, after, priced.most)[0]) if priced.most else 0
-        return cls(priced.family, count, engines.steady(np.array([question.rate / count]))) if count else None
-
-
-def _apart(question: PlanQuestion, priced: Sequence[Priced]) -> Iterator[Option]:
-    """Engines of two families that prefill and decode apart, for each two that may do so together."""
-    single = [one for one in priced if one.family.single]
-    decoding = [found for one in single if (found := _Decoding.of(question, one)) is not None]
-    for prefill in [_Prefilling.of(question, one) for one in single if one.most]:
-        for decode in decoding:
-            if apart(prefill.family, decode.family):
-                yield from _split(question, prefill, decode)
-
-
-def _split(question: PlanQuestion, prefill: _Prefilling, decode: _Decoding) -> Iterator[Option]:
-    """The fewest engines of *prefill* that keep the other targets beside those of *decode*, if any number does."""
-    state = SteadyApart(prefill.state, decode.state, *_transfer(prefill.family, decode.family))
-    most = decode.family.kind.most
-    room = inf if most is None else most - decode.count * decode.family.gpus
-    fits = np.flatnonzero(kept(state, question.targets) & (prefill.counts * prefill.family.gpus <= room))
-    if fits.size:
-        yield _option_of(question, prefill, decode, state, int(fits[0]))
-
-
-def _transfer(prefill: EngineFamily, decode: EngineFamily) -> tuple[float, float]:
-    """Seconds until KV moves from one engine to the other, and for each token of it, over the NICs of both."""
-    one = prefill.variants[0]
-    serve, link = one.serve, one.system.network or one.system.inside
-    connector = plugin("kv.transfer.connectors", Choice("sglang" if one.version.scheduler == "sglang" else "nixl"))
-    held = one.model.cache_per_token(Shard(tensor=serve.tensor_parallel_size, precision=serve.precision))
-    ends = min(serve.tensor_parallel_size, decode.variants[0].serve.tensor_parallel_size)
-    return connector.start, (serve.tensor_parallel_size * held
-                             / (ends * link.bandwidth * link.efficiency * connector.share))
-
-
-def _option_of(question: PlanQuestion, prefill: _Prefilling, decode: _Decoding, state: SteadyApart, row: int
-               ) -> Option:
-    both: tuple[tuple[_Prefilling | _Decoding, int], ...] = (
-        (prefill, int(prefill.counts[row])), (decode, decode.count))
-    pools = {name: {"role": name, "replicas": count,
-                    "serve": {key.removeprefix("serve."): one.family.shared[key] for key in OWN}}
-             for name, (one, count) in zip(("prefill", "decode"), both, strict=True)}
-    gpus = sum(count * one.family.gpus for one, count in both)
-    watts = sum(count * one.family.gpus * float(one.state.watts[place])
-                for (one, count), place in zip(both, (row, 0), strict=True))
-    shared = {key: value for key, value in decode.family.shared.items() if key not in OWN}
-    node = decode.family.variants[0].system.gpus_per_node
-    nodes = -(-pack([one.family.gpus for one, count in both for _ in range(count)], node)[1] // node)
-    settings = {**shared, "nodes": nodes, "pools": pools}
-    return Option(
-        name_of(settings), decode.family.kind.name, settings, replicas=1, gpus_each=gpus, watts=watts,
-        values={target: float(np.broadcast_to(state.value(target), state.full.shape)[row])
-                for target in question.targets},
-        costs=costs_of(question, decode.family.rates, gpus, watts), families=(prefill.family, decode.family),
-        seconds=float(state.e2el.mean(axis=1)[row]))
-
-
-#: How a name says a setting.
-_SAID = {"serve.tensor_parallel_size": "TP{}", "serve.pipeline_parallel_size": "PP{}",
-         "serve.data_parallel_size": "DP{}", "serve.quantization": "{}", "serve.kv_cache_dtype": "{} KV",
-         "serve.max_num_batched_tokens": "{:,} tokens a step", "serve.max_num_seqs": "{:,} sequences",
-         "serve.enable_expert_parallel": "EP", "engine": "{}"}
-
-
-def name_of(settings: Settings) -> str:
-    """Such as "TP4, fp8, 8,192 tokens a step on h100"; of engines apart, how many of each."""
-    pools, parts = settings.get("pools"), list[str]()
-    if pools:
-        parts.append(" + ".join(f"{pool['replicas']} {name} TP{pool['serve'].get('tensor_parallel_size', 1)}"
-                                for name, pool in pools.items()))
-    others = [key for key in settings if key not in (*_SAID, "pools", "gpu", "nodes")]
-    shorter = short_names(others)
-    for key, value in settings.items():
-        if key in _SAID and value not in ("auto", 1):
-            parts.append(_SAID[key].format(value))
-        elif key in others:
-            parts.append(f"{shorter[key]} {value_text(value)}")
-    return f"{', '.join(parts) or 'one GPU each'} on {settings['gpu']}"

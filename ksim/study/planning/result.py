@@ -4,7 +4,7 @@ docs/plan.md explains each key of the document that plan.json holds.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from math import isfinite
@@ -22,9 +22,9 @@ from ksim.study.capacity.targets import Interval, Target
 from ksim.study.capacity.traffic import Traffic, replicated
 from ksim.study.capacity.trial import Criteria
 from ksim.study.planning.race import Finalist
-from ksim.study.planning.ranking import OBJECTIVES, Option
+from ksim.study.planning.ranking import Option, dominates
 from ksim.views.tables import Table, markdown, notebook
-from ksim.views.wording import number
+from ksim.views.wording import OBJECTIVES, number
 
 if TYPE_CHECKING:
     import pandas
@@ -45,7 +45,8 @@ class DeploymentPlan:
     """The best deployment for a `rate`: `finalists` were simulated, the best one first, and `options` are estimates.
 
     `candidates` were looked at; of others, `left_out` says why they cannot be.  `assumptions` are what the answer takes
-    for granted, and `changes` what would change it.
+    for granted, and `changes` what would change it.  Where there are no options, `fastest` has the least seconds of
+    each target, with one request at a time.
     """
 
     title: str
@@ -60,11 +61,19 @@ class DeploymentPlan:
     assumptions: Sequence[str] = field(repr=False)
     changes: Sequence[Change] = field(repr=False)
     runs: int = 0
+    fastest: Mapping[Target, float] = field(factory=dict, repr=False)
 
     @property
     def best(self) -> Finalist | None:
         """The best finalist; None where none keeps the targets."""
         return self.finalists[0] if self.finalists and self.finalists[0].stands else None
+
+    @property
+    def front(self) -> list[Finalist]:
+        """The finalists that carry the rate and cost less, by some objective, than each other that does."""
+        stands = [one for one in self.finalists if one.stands]
+        return [one for one in stands
+                if not any(dominates(other.costs, one.costs, self.objectives) for other in stands)]
 
     @cached_property
     def sentence(self) -> str:
@@ -78,7 +87,18 @@ class DeploymentPlan:
         pools = best.setup.settings.get("pools")
         count = "" if pools else f"{best.replicas} replica{'s' * (best.replicas > 1)} of "
         return (f"{best.gpus:,} GPU{'s' * (best.gpus > 1)} in {count}{best.setup.name} carry {self.rate:g} requests/s:"
-                f" {latencies}{self._price(best)}")
+                f" {latencies}{self._price(best)}{self._choice(best)}")
+
+    def _choice(self, best: Finalist) -> str:
+        """Why *best* was chosen, where there are several objectives."""
+        if len(self.objectives) == 1:
+            return ""
+        names, others = [OBJECTIVES[name] for name in self.objectives], self.front
+        if len(others) == 1:
+            return f"; none of {len(self.finalists)} finalists has less {' or '.join(names)}"
+        least = ", ".join(f"the least {OBJECTIVES[name]} is {number(min(one.costs[name] for one in others))}, it has"
+                          f" {number(best.costs[name])}" for name in self.objectives)
+        return f"; chosen of {len(others)} on the front for the least product of {' and '.join(names)}: {least}"
 
     def _price(self, best: Finalist) -> str:
         hourly = best.costs.get("usd")
@@ -89,8 +109,11 @@ class DeploymentPlan:
 
     def _none(self) -> str:
         if not self.options:
+            missed = [f"with one request at a time, {named(target)} is {milliseconds(value)} on the fastest; allow more"
+                      for target, value in self.fastest.items() if value > target.limit]
             return (f"none of {self.candidates:,} candidates carries {self.rate:g} requests/s within"
-                    f" {' and '.join(map(str, self.criteria.targets))}, by estimates; allow more, or name other GPUs")
+                    f" {' and '.join(map(str, self.criteria.targets))}, by estimates:"
+                    f" {', and '.join(missed) or 'there are too few GPUs; allow more of them, or name others'}")
         tried = "; ".join(f"{one.setup.name}: {one.problem}" for one in self.finalists[:2])
         return f"none of {len(self.finalists)} finalists carries {self.rate:g} requests/s: {tried}"
 
@@ -122,18 +145,25 @@ class DeploymentPlan:
             return one.problem
         if not one.stands:
             return one.problem
+        if len(self.objectives) > 1 and any(one is other for other in self.front):
+            return f"on the front: {', '.join(self._beside(one, best))}"
         for name in (*self.objectives, "joules"):
             more = one.costs[name] / best.costs[name] - 1 if best.costs[name] else 0.0
             if more > 0:
                 return f"{more:.0%} more {OBJECTIVES[name]}" if more >= 0.005 else f"hardly more {OBJECTIVES[name]}"
         return "targets are closer"
 
+    def _beside(self, one: Finalist, best: Finalist) -> Iterator[str]:
+        """How much more or less of each objective *one* costs than the *best*."""
+        for name in self.objectives:
+            more = one.costs[name] / best.costs[name] - 1
+            yield f"{abs(more):.0%} {'more' if more > 0 else 'less'} {OBJECTIVES[name]}"
+
     @property
     def errors(self) -> dict[str, float]:
         """By target, the median error of estimates beside simulations of as many replicas, as a share."""
-        pairs = [(one.option.values[target], one.point.values[target][0], str(target)) for one in self.finalists
-                 if one.point and one.replicas == one.option.replicas and one.setup.settings == one.option.settings
-                 for target in one.point.values]
+        pairs = [(one.option.values[target], one.guessed.values[target][0], str(target)) for one in self.finalists
+                 if one.guessed for target in one.guessed.values]
         return {name: median(abs(guess / value - 1) for guess, value, key in pairs if key == name and value > 0)
                 for name in dict.fromkeys(key for *_, key in pairs)}
 
@@ -180,6 +210,7 @@ class DeploymentPlan:
             "candidates": self.candidates, "left_out": dict(self.left_out), "assumptions": list(self.assumptions),
             "changes": [{"what": change.what, "gpus": change.gpus} for change in self.changes],
             "estimate_errors": self.errors, "best": self.best.setup.name if self.best else None,
+            "front": [one.setup.name for one in self.front],
             "finalists": [_finalist(one) for one in self.finalists],
             "options": [{**_option(option), "simulated": id(option) in ended} for option in self.options],
         }

@@ -39,7 +39,7 @@ from ksim.views.charts import (
     wide_axis,
 )
 from ksim.views.figures import Picture
-from ksim.views.wording import number
+from ksim.views.wording import OBJECTIVES, number
 
 #: The content of capacity.json, or a part of it.
 Answer = Mapping[str, Any]
@@ -201,33 +201,46 @@ def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axi
 
 
 def plan_chart(title: str, answer: Answer) -> Picture:
-    """What options of a plan cost, by the first objective, and their worst target over its limit."""
-    return Picture(title, [plan_panel(answer)], f"{answer['candidates']:,} candidates; {len(answer['options']):,} carry"
-                                                f" {answer['rate']:g} requests/s by estimates")
+    """What options of a plan cost, by the first objective, and each other one or their worst target over its limit."""
+    panels = plan_panels(answer)
+    note = f"{answer['candidates']:,} candidates; {len(answer['options']):,} carry {answer['rate']:g} requests/s by" \
+           " estimates"
+    return Picture(title, panels, note, 8.0 if len(panels) == 1 else 1.2 + 6.8 * len(panels), 5.6, len(panels))
 
 
-def plan_panel(answer: Answer) -> Panel:
+def plan_panels(answer: Answer) -> list[Panel]:
     """The same; estimates are small, and the finalists that carry the load are shown as they were simulated."""
-    first, limits = answer["minimize"][0], {text: _limit(text) for text in answer["targets"]}
+    first, *others = answer["minimize"]
+    return [_plan_panel(answer, first, other) for other in others or [""]]
+
+
+def _plan_panel(answer: Answer, first: str, other: str) -> Panel:
+    """The options over the *first* objective and the *other*, or where there is none the worst target."""
+    limits = {text: _limit(text) for text in answer["targets"]}
     stands = [one for one in answer["finalists"] if one["stands"]]
-    guesses = [(one["costs"][first], max(one["seconds"][text] / limit for text, limit in limits.items()), one["name"])
-               for one in answer["options"] if all(one["seconds"][text] for text in limits)]
-    seen = [(one["costs"][first], max(one["seconds"][text]["value"] / limit for text, limit in limits.items()),
-             one["name"]) for one in stands]
+
+    def height(one: Answer, seconds: Mapping[str, float | None]) -> float:
+        cost: float = one["costs"][other] if other else max((seconds[text] or 0.0) / limit for text, limit in
+                                                            limits.items())
+        return cost
+
+    guesses = [(one["costs"][first], height(one, one["seconds"]), one["name"]) for one in answer["options"]
+               if all(one["seconds"][text] for text in limits)]
+    seen = [(one["costs"][first], height(one, {text: one["seconds"][text]["value"] for text in limits}), one["name"])
+            for one in stands]
     marks: list[Mark] = []
     for name, colour, size, rows in (("estimated", GREY, _SMALL, guesses), ("simulated", BLUE, _LARGE, seen)):
         if rows:
             marks.append(Dots([cost for cost, *_ in rows], [share for _, share, _ in rows], name, colour, size,
                               texts=[row[2] if row == seen[0] else "" for row in rows] if rows is seen else
                               [""] * len(rows), hover=[row[2] for row in rows]))
-    x = wide_axis(COSTS_OF_PLANS[first], [cost for cost, *_ in (*guesses, *seen)])
-    y = wide_axis("worst target over its limit", [share for _, share, _ in (*guesses, *seen)])
+    front = sorted(row[:2] for row in seen if row[2] in answer["front"])
+    if other and len(front) > 1:
+        marks.append(Polyline([cost for cost, _ in front], [cost for _, cost in front], "the front", BLUE, steps=True))
+    x = wide_axis(OBJECTIVES[first], [cost for cost, *_ in (*guesses, *seen)])
+    y = wide_axis(OBJECTIVES[other] if other else "worst target over its limit",
+                  [share for _, share, _ in (*guesses, *seen)])
     return Panel("", x, y, marks, legend="best")
-
-
-#: What a plan minimises.
-COSTS_OF_PLANS = {"gpus": "GPUs", "usd": "dollars an hour", "joules": "joules per output token",
-                  "carbon": "grams of CO2e an hour"}
 
 
 def _limit(target: str) -> float:

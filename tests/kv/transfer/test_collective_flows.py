@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ksim.engine.event_engine import CollectiveFlows
+from ksim.engine.collective_flows import CollectiveFlows
 from ksim.features.connectors import ConnectorsFeature, FleetMoves
 from ksim.flow.events import Finished, Stepped, Transferred
 from tests.kv.transfer.fleets import requests, run, scenario

@@ -50,7 +50,7 @@ class Knows:
         return [(self.lights.get(setup.name, light(0.1, 0.01)), self.carried[setup.name] * self.flooded)
                 for setup in made]
 
-    def decide(self, setup: SetUp, replicas: int, rate: float) -> RatePoint:
+    def decide(self, setup: SetUp, replicas: int, rate: float, least: int = 2, requests: int = 0) -> RatePoint:
         self.asked.append((setup.name, replicas, rate))
         price = self.prices.get(setup.name)
         return point(rate, replicas * self.carried[setup.name], None if price is None else price * replicas,

@@ -1,6 +1,7 @@
 """Capacity questions from a scenario to an answer and its directory."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,12 +33,19 @@ TARGET = "ttft:median:20ms"
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """How many GPUs 1,500 requests/s need, with its directory."""
+    """How many GPUs 1,500 requests/s need, with its directory and what was told meanwhile."""
     folder = tmp_path_factory.mktemp("capacity") / "study"
-    stages = []
+    stages, estimates = [], []
     found = ksim.capacity(Scenario.of(TABLE), [TARGET], 1500.0, {"serve.tensor_parallel_size": [1, 3]}, jobs=1,
-                          output=folder, on_progress=lambda *told: stages.append(told), **FEW)
-    return found, folder, stages
+                          output=folder, on_progress=lambda *told: stages.append(told),
+                          on_estimate=lambda text: estimates.append((text, len(stages))), **FEW)
+    return found, folder, (stages, estimates)
+
+
+def test_estimates_come_before_anything_is_run(asked):
+    found, _, (_, [(text, stages_before)]) = asked
+    assert re.match(r"estimated, before anything is run: TP1 \d+ GPUs \(ttft median \d.* ms\)$", text)
+    assert text in found.notes and stages_before == 0
 
 
 def test_the_best_keeps_the_targets_with_more_than_one_replica(asked):
@@ -124,7 +132,7 @@ def test_a_notebook_shows_the_answer_and_its_figure(asked):
 
 
 def test_progress_names_each_stage_and_never_goes_back(asked):
-    found, _, stages = asked
+    found, _, (stages, _) = asked
     done = [place for _, place, _ in stages]
     assert done == sorted(done) and max(done) < stages[0][2]
     assert any(f"({found.runs} runs)" in text for text, *_ in stages)

@@ -58,7 +58,7 @@ def test_from_another_beginning_it_is_about_the_same(answer):
 
 def test_what_is_far_away_is_decided_at_once(answer):
     low, high = (decide(batching(), factor * answer.rate, PLAN, InProcess()) for factor in (0.5, 1.8))
-    assert (low.meets, low.replications) == (True, 4)
+    assert (low.meets, low.replications) == (True, 2)
     assert (high.meets, high.replications) == (False, 2)
 
 

@@ -82,3 +82,16 @@ def test_no_end_of_an_interval_is_beyond_what_is_possible(goods):
     for (value, interval), most in ((point.goodput, rate), (point.attainment[target], 1.0),
                                     (point.values[target], np.inf)):
         assert 0 <= interval.low <= value + 1e-12 and value - 1e-12 <= interval.high <= most
+
+
+@pytest.mark.parametrize(("missed", "verdicts"), [(0.0003, {True}), (0.05, {False}), (0.01, {True, False, None})])
+def test_a_single_replication_is_sure_of_what_is_far_from_the_limit(missed, verdicts):
+    """Of 2,000 requests that miss a p99 independently; at the limit itself, it is hardly ever sure."""
+    target, count, rng = Target.parse("ttft:p99:1s"), 2000, np.random.default_rng(1)
+    said = []
+    for _ in range(60):
+        misses = rng.random(count) < missed
+        sample = TargetSample(misses.astype(float), np.ones(count), np.where(misses, 9.0, 0.5), count)
+        said.append(RatePoint.of(Criteria((target,)), [Observation(3.0, 0, samples=[sample], good=~misses)]).meets)
+    assert set(said) <= verdicts
+    assert said.count(None) > 0.8 * len(said) if missed == 0.01 else None not in said

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ksim.views.charts import Chart
-from ksim.views.figures.studies import COSTS_OF_PLANS, Answer, plan_panel
+from ksim.views.figures.studies import Answer, plan_panels
 from ksim.views.page.document import Document, missing, note, table
 from ksim.views.page.studies.reading import Study
 from ksim.views.page.studies.sections import toml
 from ksim.views.tables import Markup, element
-from ksim.views.wording import number
+from ksim.views.wording import OBJECTIVES, number
 
 #: The candidates that the table of estimates shows.
 _MOST = 40
@@ -35,16 +35,16 @@ def _gpus(count: int | None) -> str:
 def _finalists(answer: Answer) -> Markup:
     if not answer["finalists"]:
         return missing("No candidate carries the load, by estimates.")
-    columns = ("deployment", ">GPUs", *(f">{name}" for name in COSTS_OF_PLANS.values()),
+    columns = ("deployment", *(f">{name}" for name in OBJECTIVES.values()),
                *(f">{target}, ms" for target in answer["targets"]), "why it does not stand")
-    rows = [[one["name"], *_cells([one["gpus"], *_costs(one), *(
+    rows = [[one["name"], *_cells([*_costs(one), *(
         _milliseconds(one["seconds"].get(target, {}).get("value")) for target in answer["targets"])]),
         one["problem"] or ""] for one in answer["finalists"]]
     return table(columns, rows, "The best first", sortable=True)
 
 
 def _costs(one: Answer) -> Iterator[float | None]:
-    return (one["costs"].get(key) for key in COSTS_OF_PLANS)
+    return (one["costs"].get(key) for key in OBJECTIVES)
 
 
 def _milliseconds(seconds: float | None) -> float | None:
@@ -60,10 +60,11 @@ def _candidates(document: Document, answer: Answer) -> Iterator[Any]:
     if not answer["options"]:
         yield missing("By estimates, no candidate carries the load.")
         return
-    yield document.figure("front", Chart("", [plan_panel(answer)]),
-                          "What each candidate costs, and how close its worst target is to its limit")
-    columns = ("deployment", ">GPUs", *(f">{name}" for name in COSTS_OF_PLANS.values()),
+    what = ("The costs of each candidate" if len(answer["minimize"]) > 1 else
+            "What each candidate costs, and how close its worst target is to its limit")
+    yield document.figure("front", Chart("", plan_panels(answer)), what)
+    columns = ("deployment", *(f">{name}" for name in OBJECTIVES.values()),
                *(f">{target}, ms" for target in answer["targets"]))
-    rows = [[one["name"], *_cells([one["gpus"], *_costs(one), *(
+    rows = [[one["name"], *_cells([*_costs(one), *(
         _milliseconds(one["seconds"][target]) for target in answer["targets"])])] for one in answer["options"][:_MOST]]
     yield table(columns, rows, f"Estimates, the cheapest first, {_MOST} at most", sortable=True)
