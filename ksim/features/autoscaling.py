@@ -6,7 +6,6 @@ from typing import Any
 
 from attrs import define, evolve, frozen
 
-from ksim.autoscaling.startup import Startup
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.replicas import GONE, READY, Replica, ScaledPool
 from ksim.cluster.scaler import Scaler, Tally
@@ -23,6 +22,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.features import RunningFleet, WiredFeature
 from ksim.simulation.pool import EnginePlace, EnginePool
+from ksim.specs.startup import Startup
 
 __all__ = ["FEATURE"]
 

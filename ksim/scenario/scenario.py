@@ -23,6 +23,7 @@ from ksim.foundation.errors import ConfigError, DataError, UnknownKey
 from ksim.foundation.files import LONGEST, is_there, nearest, regular_file
 from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings, RankSettings
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
+from ksim.specs.startup import Startup
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.replay import Replay, Workload
 from ksim.workload.synthetic import Synthetic
@@ -313,7 +314,7 @@ class Scenario:
     flow_control: Choice | None = None
     """Which requests wait at the gateway, or are refused there, before a router chooses. Default: none. Names:
     cluster.flow_controls. Example: "queue_limit"."""
-    startup: str | Choice = "default"
+    startup: Annotated[str | Choice, Startup] = "default"
     """How long a replica takes to start, by the machine that it starts on; a table has its `name` and other figures,
     such as weights = "page_cache". Names: startup. Example: "gke"."""
     autoscaler: Choice | None = None

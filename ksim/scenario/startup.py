@@ -6,13 +6,13 @@
 A deployment is a `ksim.scenario.defaults.Deployment`.
 """
 
-from ksim.autoscaling.startup import EngineLoad, Startup
 from ksim.calibration.datasheet import merge
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.units import GIB, DType
 from ksim.scenario.defaults import Deployment, graphs
 from ksim.scenario.hardware import with_base
 from ksim.scenario.sizing import memory
+from ksim.specs.startup import EngineLoad, Startup
 
 __all__ = ["engine_load", "startup_of"]
 

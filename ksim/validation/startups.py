@@ -16,12 +16,12 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.autoscaling.startup import EngineLoad, Startup, StartupPart
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import DataError
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
+from ksim.specs.startup import EngineLoad, Startup, StartupPart
 
 __all__ = ["LIMIT", "PhaseErrors", "StartupRow", "by_phase", "validate"]
 

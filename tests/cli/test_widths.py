@@ -11,6 +11,7 @@ from tests.calibration.samples import EXTRACT
 from tests.cli.command import ROOT, SCENARIO, TRACE
 from tests.cli.on_a_terminal import WIDTHS, missing, played
 from tests.validation.benchmarks import fabricate as benchmarks
+from tests.validation.test_startups import HEADER, START
 
 OVER = "--over serve.max_num_seqs=4,8 --over serve.tensor_parallel_size=1,2 --set oracle=roofline --jobs 1"
 #: Calls that take a moment, and others: together, at least one of each command.
@@ -39,7 +40,7 @@ SLOW = [
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",
     "gpu calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
-    "validate schedule schedules", "validate autoscalers decisions",
+    "validate schedule schedules", "validate autoscalers decisions", "validate startup startup.csv",
     "validate serving vllm.json agg.json --scenario s.toml",
 ]
 #: Not run here: it answers until it is stopped.
@@ -86,6 +87,7 @@ def measurements(folder):
     shutil.copy(next((ROOT / "tests" / "golden" / "schedules").glob("first_chunk_only*")), folder / "schedules")
     (folder / "decisions").mkdir()
     shutil.copy(ROOT / "tests" / "golden" / "autoscalers" / "lifecycle.json.gz", folder / "decisions")
+    (folder / "startup.csv").write_text(f"{HEADER}{START},framework_bootstrap,total,9.5,,\n", encoding="utf-8")
     (folder / "vllm.json").write_text(benchmarks.vllm_bench(benchmarks.run(benchmarks.mixed(14))))
     (folder / "agg.json").write_text(benchmarks.inferencemax(benchmarks.run(((200, 9),) * 20, concurrency=2), 2))
 

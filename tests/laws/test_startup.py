@@ -5,13 +5,13 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.autoscaling.startup import EngineLoad, Startup, seconds
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
+from ksim.specs.startup import EngineLoad, Startup, seconds
 from tests.scenario.tables import TABLE
 
 STARTUPS = {name: startup_of(name) for name in catalog.entries("startup")}

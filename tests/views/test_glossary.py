@@ -37,6 +37,16 @@ def test_every_key_of_a_fleets_summary_is_explained():
         assert sorted(entries("summary.json, by pool")) == sorted(pool)
 
 
+def test_every_key_of_a_fleet_that_is_scaled_is_explained():
+    log = fleet.log(count=20)
+    plain = Result(log).summary
+    log.engines[:] = [evolve(built, life=((0.0, "ready"),)) for built in log.engines]
+    more = Result(log).summary
+    scaled = sorted(entries("summary.json of fleets that are scaled"))
+    assert scaled == sorted(more.keys() - plain.keys())
+    assert all(scaled == sorted(pool.keys() - plain["pools"][name].keys()) for name, pool in more["pools"].items())
+
+
 def test_every_column_is_explained():
     result = Result(by_hand.small())
     for heading, table in (("requests.parquet", result.requests), ("steps.parquet", result.steps),

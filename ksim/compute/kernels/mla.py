@@ -18,7 +18,7 @@ from ksim.compute.kernels.basic import Pointwise
 from ksim.flow.batch import Batch, Batches
 from ksim.foundation.units import DType
 
-__all__ = ["LatentAttention", "LatentLayer", "SparseLatentAttention", "CompressedAttention", "IndexScores",
+__all__ = ["LatentAttention", "SparseLatentAttention", "CompressedAttention", "IndexScores",
            "BlockSparseAttention"]
 
 

@@ -121,11 +121,12 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     made = set_ups(read, plan.over)
     folder, where = None if output is None else Path(output), Where(jobs, on, address)
     plan.check(folder, resume, force)
-    notes = (*notes, *_estimates(read, criteria, made, rate))
-    for text in notes[-1:]:
-        on_estimate(text)
+    estimates = [*_estimates(read, criteria, made, rate)]
+    notes = (*notes, *estimates)
     name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
     with where.workers() as pool, plan.kept(folder, name, resume, force) as study:
+        for text in estimates:
+            on_estimate(text)
         journal = Journal(len(made) + 2, study if isinstance(study, StudyDirectory) else None, on_progress)
         with journal.finished():
             judge = ByRuns(criteria, pool, journal)
