@@ -28,7 +28,7 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "pandas": (("pandas",), "`to_pandas()` of results in Python"),
     "testing": (("hypothesis",), "`ksim.testing`: property tests of your own plug-ins"),
     "fit": (("scikit-learn", "scipy"), "`ksim gpu calibrate`, and fits of the oracle `learned`"),
-    "forecast": (("pandas", "pmdarima", "prophet"), "forecasts of `dynamo_planner`, an autoscaler, by ARIMA and Prophet"),
+    "forecast": (("pandas", "pmdarima", "prophet"), "forecasts of Dynamo's planner by ARIMA and Prophet"),
     "browser": (("playwright",), "tests of pages in a browser"),
 }
 OK, NOTE, BROKEN = "ok", "note", "broken"
