@@ -11,7 +11,6 @@ from tests.calibration.samples import EXTRACT
 from tests.cli.command import ROOT, SCENARIO, TRACE
 from tests.cli.on_a_terminal import WIDTHS, missing, played
 from tests.validation.benchmarks import fabricate as benchmarks
-from tests.validation.test_startups import HEADER, START
 
 OVER = "--over serve.max_num_seqs=4,8 --over serve.tensor_parallel_size=1,2 --set oracle=roofline --jobs 1"
 #: Calls that take a moment, and others: together, at least one of each command.
@@ -87,7 +86,9 @@ def measurements(folder):
     shutil.copy(next((ROOT / "tests" / "golden" / "schedules").glob("first_chunk_only*")), folder / "schedules")
     (folder / "decisions").mkdir()
     shutil.copy(ROOT / "tests" / "golden" / "autoscalers" / "lifecycle.json.gz", folder / "decisions")
-    (folder / "startup.csv").write_text(f"{HEADER}{START},framework_bootstrap,total,9.5,,\n", encoding="utf-8")
+    (folder / "startup.csv").write_text(
+        "source,run,model,gpu,tp,engine,state,phase,parent,seconds,statistic,note\n"
+        "upb,node7-model_size,llama2-7b-hf,H100 NVL,1,vLLM 0.10.1.1,warm,framework_bootstrap,total,9.5,,\n", encoding="utf-8")
     (folder / "vllm.json").write_text(benchmarks.vllm_bench(benchmarks.run(benchmarks.mixed(14))))
     (folder / "agg.json").write_text(benchmarks.inferencemax(benchmarks.run(((200, 9),) * 20, concurrency=2), 2))
 

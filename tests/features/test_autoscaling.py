@@ -57,8 +57,8 @@ def test_replicas_start_serve_and_go():
     assert [(scaled.before, scaled.replicas) for scaled in result.log.of(Scaled)] == [(1, 3), (3, 1)]
     assert {routed.engine for routed in result.log.of(Routed)} == {0, 1, 2}
     life = {state: moment for moment, state in result.log.engines[2].life}
-    starts = startup_of(Scenario.of(table()).startup).parts(
-        engine_load(Fleet.of(Scenario.of(table())).pools[0].deployment))
+    fleet = Fleet.of(Scenario.of(table((1,))))
+    starts = startup_of(fleet.scenario.startup).parts(engine_load(fleet.pools[0].deployment))
     assert life["ready"] - life["starting"] >= sum(part.seconds for part in starts) - 1e-9
 
 
