@@ -88,7 +88,8 @@ def measurements(folder):
     shutil.copy(ROOT / "tests" / "golden" / "autoscalers" / "lifecycle.json.gz", folder / "decisions")
     (folder / "startup.csv").write_text(
         "source,run,model,gpu,tp,engine,state,phase,parent,seconds,statistic,note\n"
-        "upb,node7-model_size,llama2-7b-hf,H100 NVL,1,vLLM 0.10.1.1,warm,framework_bootstrap,total,9.5,,\n", encoding="utf-8")
+        "upb,node7-model_size,llama2-7b-hf,H100 NVL,1,vLLM 0.10.1.1,warm,framework_bootstrap,total,9.5,,\n",
+        encoding="utf-8")
     (folder / "vllm.json").write_text(benchmarks.vllm_bench(benchmarks.run(benchmarks.mixed(14))))
     (folder / "agg.json").write_text(benchmarks.inferencemax(benchmarks.run(((200, 9),) * 20, concurrency=2), 2))
 
