@@ -157,7 +157,7 @@ class AutoscalingFeature(WiredFeature):
         if scenario.energy.sleep_after is not None:
             raise ConfigError("energy.sleep_after", "puts GPUs to sleep that autoscalers give away; leave one out")
         for name in scenario.pools:
-            choice = scenario.pools[name].autoscaler or scenario.autoscaler
+            choice = scenario.autoscaler_of(name)
             most = getattr(plugin("autoscaling", choice), "max_replicas", None) if choice else None
             if most is not None and most > scenario.pools[name].places:
                 raise ConfigError(f"pools.{name}.max_replicas", f"is {scenario.pools[name].places}, and its autoscaler"
@@ -173,7 +173,7 @@ class AutoscalingFeature(WiredFeature):
         life, fleet = _Life(cluster, views, replicas), running.pools
         starts = _Starts.of(running.env, scenario.startup, 1 + max(map(_last_node, fleet)))
         for pool in fleet:
-            if scenario.pools[pool.name].autoscaler or scenario.autoscaler:
+            if scenario.autoscaler_of(pool.name):
                 made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life)
                 pools[pool.name] = made
                 replicas |= {engine: (made, replica) for replica in made.replicas for engine in replica.engines}

@@ -433,7 +433,7 @@ def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], duration: floa
 def allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: float) -> Summary:
     """How much of GPUs, and how many engines at a time, autoscalers had in a run of *duration*."""
     changes = [(moment, (state != "gone") - (before != "gone")) for built in engines for (_, before), (moment, state)
-               in pairwise((*((0.0, "gone"),), *(built.life or ((0.0, "ready"),)))) if moment <= duration]
+               in pairwise(((0.0, "gone"), *(built.life or ((0.0, "ready"),)))) if moment <= duration]
     there = Series.of_changes(*(np.array(column, np.float64) for column in zip(*changes, strict=True)))
     return {"allocated_gpu_seconds": gpu_seconds, "mean_gpus": ratio(gpu_seconds, duration),
             "max_engines": round(there.peak), "min_engines": round(there.values.min())}

@@ -387,6 +387,10 @@ class Scenario:
             _check_pool(made, name, where)
         return made
 
+    def autoscaler_of(self, name: str) -> Choice | None:
+        """What scales the pool *name*: its own autoscaler, or that of all pools; None where nothing does."""
+        return self.pools[name].autoscaler or self.autoscaler
+
     def of_pool(self, name: str) -> "Scenario":
         """The scenario of the pool *name* alone, in which a key that the pool does not set is as it is here."""
         pool = self.pools[name]
@@ -421,7 +425,7 @@ def _check_pool(scenario: Scenario, name: str, where: str) -> None:
     if not _POOL_NAME.fullmatch(name):
         raise ConfigError(f"{where}: pools", f"{name!r} is no name; use letters, digits, - and _")
     pool = scenario.pools[name]
-    if pool.places != pool.replicas and not (pool.autoscaler or scenario.autoscaler):
+    if pool.places != pool.replicas and not scenario.autoscaler_of(name):
         raise ConfigError(f"{where}: pools.{name}.max_replicas", "is what an autoscaler may ask for, and there is none;"
                                                                  " name one, or set replicas")
     serve = merged(plain(scenario.serve), pool.serve)
