@@ -2,12 +2,12 @@
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from ksim.foundation import process
-from tests.properties import EXPLORING, load_profile
+from tests.properties import load_profile
 from tests.slow import SLOW
 
 ROOT = Path(__file__).parent
@@ -17,11 +17,15 @@ ROOT = Path(__file__).parent
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 # Workers of pytest-xdist have one; output that is captured is as wide as that of a pipe.
 os.environ.pop("COLUMNS", None)
+# So that bytecode is kept, whatever the shell says: each worker would compile all tests again, and each process that
+# tests start all of ksim.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 load_profile()
-if not EXPLORING:  # thousands of runs leave gigabytes behind
-    # A collection looks through all that a session has loaded, and finds next to nothing.
-    gc.set_threshold(50_000, 20, 100)
-    process._MANY = 20_000_000  # nor do those that runs ask for
+# Python, and runs, would look for garbage among all that a session has loaded: `pytest_runtest_logfinish` does instead.
+gc.disable()
+#: After tests that left this many objects more than there were, those in cycles are freed.
+MANY = 1_000_000
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,7 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Free what tests have left; what stays, modules and all they keep, is not looked through again."""
+    if gc.get_count()[0] > MANY:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
-    """Nor do those at the end, of which pytest makes some, and Python another."""
+    """Nothing is collected at the end: pytest does so several times, and Python once more."""
     gc.freeze()

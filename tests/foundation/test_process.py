@@ -12,10 +12,12 @@ from ksim.foundation import process
 def test_a_process_has_one_thread_and_no_cyclic_collector(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "")  # so that it is as it was afterwards
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    gc.enable()
     with process.dedicated():
         assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
         assert not gc.isenabled()
     assert gc.isenabled()
+    gc.disable()
 
 
 @pytest.mark.parametrize("threads", ["2", "8"])
