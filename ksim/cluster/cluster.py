@@ -169,6 +169,12 @@ class Cluster:
             if isinstance(engine, Engine):
                 engine.close()
 
+    def stop(self) -> None:
+        """End what would go on for ever: the run is over."""
+        for engine in self.engines:
+            if isinstance(engine, Engine):
+                engine.stop()
+
     def _take_slot(self) -> Generator[simpy.Event, Any, Any]:
         if self._slots is None:
             return None

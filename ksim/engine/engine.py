@@ -264,6 +264,7 @@ class Engine(ABC):
     _latest: float = field(default=-1.0, init=False)  # arrival
     _done: dict[Job, Callable[[], object]] = field(factory=dict, init=False)
     _news: simpy.Event = field(init=False)
+    _turns: Process = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._loop = EngineLoop(self.scheduler)
@@ -271,7 +272,8 @@ class Engine(ABC):
         self._frontend = Frontend(self.env, self.host.client)
         if self.connector is not None:
             self.connector.wake = self._wake
-        self.env.process(self._run())
+        self._turns = self._run()
+        self.env.process(self._turns)
 
     def refusal(self, request: Request) -> str:
         """Why this engine can never serve *request*; "" if it can."""
@@ -338,6 +340,11 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Log what is not logged yet: the run is over."""
+
+    def stop(self) -> None:
+        """Take no further turn: an engine that waits for one refers to itself, and would be kept until garbage is
+        collected, with all that its run has made."""
+        self._turns.close()
 
     @abstractmethod
     def _run(self) -> Process:

@@ -99,6 +99,7 @@ def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[
     with process.paused():
         env.run()
         cluster.close()
+        cluster.stop()
     return cluster
 
 

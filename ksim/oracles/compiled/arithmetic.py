@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count, product
+from types import CodeType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -186,11 +187,17 @@ def stage(formula: Callable[..., Any], symbols: Mapping[str, Interval], m: Any) 
                             for name, (least, most) in symbols.items()))
     body, text = tape.written(results)
     source = "\n    ".join((f"def staged({', '.join(symbols)}):", *body, f"return {text}"))
+    exec(_compiled(source), tape.names)
+    tape.terms.clear()  # they and the tape refer to each other, as do a function and a name of it among its globals
+    staged: Callable[..., Any] = tape.names.pop("staged")
+    return staged
+
+
+@lru_cache(maxsize=1024)  # engines alike have the same formulas, whose numbers alone differ
+def _compiled(source: str) -> CodeType:
     name = f"<staged {next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec"), tape.names)
-    staged: Callable[..., Any] = tape.names["staged"]
-    return staged
+    return compile(source, name, "exec")
 
 
 def _forth(operation: str) -> Callable[["_Term", Any], Any]:
@@ -226,12 +233,14 @@ class _Term:
 class _Tape:
     """Records the operations of a formula on symbols, in order; the formula sees it as its namespace `m`.
 
-    `names` has the objects that the code refers to by name, such as arrays and functions.
+    `names` has the objects that the code refers to by name, such as arrays and functions; `known` numbers those that
+    have none of their own.
     """
 
     m: Any
     terms: dict[tuple[str, ...], _Term] = field(factory=dict)
     names: dict[str, Any] = field(factory=lambda: {"inf": math.inf})
+    known: dict[int, str] = field(factory=dict)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         self.names[name] = getattr(self.m, name)
@@ -288,7 +297,7 @@ class _Tape:
             if not hasattr(self.m, "constant"):
                 return f"({argument!r})" if argument < 0 else repr(argument)
             argument = self.m.constant(argument)
-        name = f"known{id(argument)}"
+        name = self.known.setdefault(id(argument), f"known{len(self.known)}")
         self.names[name] = argument
         return name
 
