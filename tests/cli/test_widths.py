@@ -31,10 +31,11 @@ SLOW = [
     *(f"list {kind}" for kind in ("systems", "models", "drafters", "engines", "grids", "traces", "templates")),
     "gpu points -o p.csv --gpu h200 --budget 2 --families gemm",
     f"sweep s.toml {OVER} -o study", f"sweep s.toml {OVER} --front", "sweep study --front",
-    "capacity s.toml --slo ttft:median:20ms --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 40"
+    "capacity s.toml --slo ttft:median:20ms --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 10"
     " --replications 2 --jobs 1",
     "plan s.toml --slo ttft:median:20ms --rate 5 --gpu h100=2 --gpu h200=3 --over serve.tensor_parallel_size=1"
-    " --over serve.max_num_seqs=8 --requests 40 --replications 2 --jobs 1 --finalists 2",
+    " --over serve.max_num_seqs=8 --over serve.quantization=fp8 --over serve.kv_cache_dtype=auto"
+    " --over serve.max_num_batched_tokens=8192 --requests 10 --replications 2 --jobs 1 --finalists 2",
     "tune s.toml --minimize median_e2el_ms --space serve.max_num_seqs=1,2,4 --trials 3 --jobs 1 --set oracle=roofline",
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",

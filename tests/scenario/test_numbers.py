@@ -21,6 +21,7 @@ from ksim.foundation.errors import KsimError
 VALUES = (0, -1, 1e308, inf, nan, 10**19, 10**12)
 ONE = {"kind": "fixed", "value": 1}
 BASE = {"model": "llama-3.2-1b", "gpu": "h200", "serve": {"max_model_len": 64, "num_gpu_blocks_override": 64},
+        "oracle": {"name": "roofline"},
         "workload": {"synthetic": {"count": 2, "arrivals": {"process": "poisson", "rate": 10.0},
                                    "prompt": {"kind": "fixed", "value": 20}, "output": {"kind": "fixed", "value": 2}}}}
 #: What must stand beside a key for it to have an effect.

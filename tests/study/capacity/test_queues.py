@@ -14,10 +14,10 @@ from tests.study.capacity.loads import one_server, root, services, waits_longer
 CONSTANT, SEVERAL = {"kind": "fixed", "value": 1}, {"kind": "uniform", "low": 1, "high": 3}
 
 
-def asked(scenario: Scenario, metric: str, limit: float, seed: int = 0) -> RateAnswer:
+def asked(scenario: Scenario, metric: str, limit: float) -> RateAnswer:
     """The capacity of *scenario*, without errors of the model."""
     latency, statistic = metric.split(":")
-    criteria = Criteria((Target(latency, statistic, limit),), requests=500, model_errors=False, seed=seed)
+    criteria = Criteria((Target(latency, statistic, limit),), requests=500, model_errors=False, seed=1)
     return highest_rate(scenario, criteria, InProcess())
 
 
@@ -36,11 +36,14 @@ def test_md1_percentile(tmp_path):
 
 
 def test_mg1_mean(tmp_path):
-    """One to three tokens, all equally likely.  An interval of 95 % misses the truth now and then: of four, once."""
+    """One to three tokens, all equally likely.
+
+    An interval of 95 % misses the truth now and then; tests/study/capacity/test_coverage.py counts how often.
+    """
     scenario = one_server(tmp_path, SEVERAL)
     seconds = np.unique(services(scenario).round(7))
     assert len(seconds) == 3
-    answers = [asked(scenario, "queue:mean", 2 * seconds.mean(), seed) for seed in range(4)]
+    answer = asked(scenario, "queue:mean", 2 * seconds.mean())
     truth = root(lambda rate: mean_wait(rate, seconds) - 2 * seconds.mean(), 1 / seconds.mean())
-    assert sum(truth in answer.interval for answer in answers) >= 3
-    assert all(answer.interval.high / answer.interval.low < 1.3 for answer in answers)
+    assert truth in answer.interval
+    assert answer.interval.high / answer.interval.low < 1.3

@@ -28,20 +28,20 @@ SLO = ["ttft:median:20ms"]
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """The cheapest deployment for 1,500 requests/s on GPUs of two prices, with its directory."""
+    """The cheapest deployment for 300 requests/s on GPUs of two prices, with its directory."""
     folder = tmp_path_factory.mktemp("plan") / "study"
-    found = ksim.plan(Scenario.of(TABLE), 1500.0, SLO, ["h100=2", "h200=5"], output=folder, finalists=2, **FEW)
+    found = ksim.plan(Scenario.of(TABLE), 300.0, SLO, ["h100=2", "h200=5"], output=folder, finalists=2, **FEW)
     return found, folder
 
 
 def test_the_winner_is_simulated_and_keeps_the_targets(planned):
     found, _ = planned
     best = found.best
-    assert best.stands and best.point.rate == 1500.0 and best.setup.settings["gpu"] == "h100"
+    assert best.stands and best.point.rate == 300.0 and best.setup.settings["gpu"] == "h100"
     assert best.point.replications == 3
     assert best.costs["usd"] == pytest.approx(2 * best.gpus)
     assert found.sentence.startswith(f"{best.gpus} GPUs in ")
-    assert "carry 1500 requests/s: TTFT median " in found.sentence
+    assert "carry 300 requests/s: TTFT median " in found.sentence
     assert "$" in found.sentence
 
 
@@ -84,10 +84,10 @@ def test_the_directory_has_the_answer_and_its_scenario(planned):
     assert sum(option["simulated"] for option in document["options"]) == len(found.finalists)
     made = Scenario.read(folder / "best.toml")
     replicas = sum(pool.replicas for pool in made.pools.values()) or 1
-    assert replicas >= found.best.replicas and made.workload.synthetic.arrivals.rate == 1500.0
+    assert replicas >= found.best.replicas and made.workload.synthetic.arrivals.rate == 300.0
     assert (folder / "plots" / "front.png").is_file() and (folder / "runs.parquet").is_file()
     with pytest.raises(ConfigError, match="is finished"):
-        ksim.plan(Scenario.of(TABLE), 1500.0, SLO, ["h100=2", "h200=5"], output=folder, resume=True, finalists=2, **FEW)
+        ksim.plan(Scenario.of(TABLE), 300.0, SLO, ["h100=2", "h200=5"], output=folder, resume=True, finalists=2, **FEW)
 
 
 def test_its_page_has_the_answer_the_finalists_and_all_candidates(planned, tmp_path):
@@ -110,8 +110,8 @@ def test_a_plan_goes_on_where_it_was_stopped(tmp_path, planned):
 
     ask = {"gpus": ["h100=2", "h200=5"], "finalists": 2, **FEW}
     with pytest.raises(KeyboardInterrupt):
-        ksim.plan(Scenario.of(TABLE), 1500.0, SLO, output=tmp_path / "study", on_progress=stop, **ask)
-    again = ksim.plan(Scenario.of(TABLE), 1500.0, SLO, output=tmp_path / "study", resume=True, **ask)
+        ksim.plan(Scenario.of(TABLE), 300.0, SLO, output=tmp_path / "study", on_progress=stop, **ask)
+    again = ksim.plan(Scenario.of(TABLE), 300.0, SLO, output=tmp_path / "study", resume=True, **ask)
     assert again.sentence == whole.sentence and again.document["finalists"] == whole.document["finalists"]
 
 
