@@ -63,9 +63,12 @@ def checkout(tmp_path_factory):
 def cut(folder, most=9):
     """Leave three requests of the synthetic loads in *folder* that have more than *most*."""
     for path in folder.rglob("*.toml"):
-        text = re.sub(r"^count = (\d+)", lambda count: count[0] if int(count[1]) <= most else "count = 3",
-                      path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(fewer(path.read_text(encoding="utf-8"), most), encoding="utf-8")
+
+
+def fewer(text, most=9):
+    return re.sub(r"^((?:workload\.synthetic\.)?count ?= ?)(\d+)",
+                  lambda count: count[0] if int(count[2]) <= most else f"{count[1]}3", text, flags=re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +91,7 @@ def test_what_a_page_shows_runs(page, checkout, tmp_path, monkeypatch):
     names = {}
     for part in shown(page):
         if part.kind == "file":
-            (tmp_path / part.name).write_text(part.text, encoding="utf-8")
+            (tmp_path / part.name).write_text(fewer(part.text), encoding="utf-8")
         elif part.kind == "code" and page.name not in CODE_ELSEWHERE:
             exec(shorter(part.text), names)
         elif part.kind == "command" and not any(need in part.text for need in NEEDS):
@@ -120,8 +123,8 @@ def ended(name, rest, folder):
 
 
 def few(rest):
-    """The words of a command with two values at most for each key of a study."""
-    return [word if before != "--over" else ",".join(word.split(",")[:2])
+    """The words of a command with few requests, and two values at most for each key of a study."""
+    return [fewer(word) if before != "--over" else ",".join(word.split(",")[:2])
             for before, word in pairwise(["", *rest])]
 
 

@@ -16,8 +16,9 @@ from tests.cli.command import ksim_here
 ROOT = Path(ksim.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: What makes commands short: of an option given twice, the last counts.
-SHORT = {"capacity": "--requests 40 --replications 2 --no-model-error", "sweep": "--sample latin:2",
-         "plan": "--requests 60 --replications 2 --finalists 1 --over serve.tensor_parallel_size=2",
+SHORT = {"capacity": "--requests 25 --replications 2 --no-model-error", "sweep": "--sample latin:2",
+         "plan": "--requests 20 --replications 2 --finalists 1 --over serve.tensor_parallel_size=2"
+                 " --over serve.quantization=fp8 --over serve.max_num_batched_tokens=8192",
          "tune": "--trials 2",
          "ranks": "--set workload.synthetic.count=8",
          "routers": "--set workload.synthetic.count=10 --set serve.data_parallel_size=2"}

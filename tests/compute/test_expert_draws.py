@@ -37,8 +37,8 @@ def test_no_row_is_lost_and_no_token_goes_to_an_expert_twice(mixture, tokens, se
 @pytest.mark.parametrize("shares", [(0.3, 0.3, 0.2, 0.1, 0.1, 0.0), (9.0, 3.0, 2.0, 1.0, 1.0, 1.0)])
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 def test_rows_of_an_expert_are_binomial_with_its_chance(shares, top_k):
-    """Mean, spread and emptiness over 20,000 layers, each within five standard errors."""
-    routing, tokens, layers = Routing(shares=(shares,)), 5, 20_000
+    """Mean, spread and emptiness over 4,000 layers, each within five standard errors."""
+    routing, tokens, layers = Routing(shares=(shares,)), 5, 4_000
     rows = ExpertDraws(Mixture(top_k, 6, routing), range(layers), 3).draw(tokens).experts
     chances = chances_of(top_k, 6, 0.0, routing.shares[0])
     spread = tokens * chances * (1 - chances)
@@ -57,7 +57,7 @@ def expected_fullest(ranks: int, tokens: int) -> float:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("tokens", [1, 2, 5, 12])
 def test_the_fullest_of_a_few_ranks_is_as_full_as_the_sum_over_all_ways(ranks, tokens):
-    fullest = ExpertDraws(Mixture(1, ranks, Routing(), ranks), range(20_000), 1).draw(tokens).rows.max(axis=1)
+    fullest = ExpertDraws(Mixture(1, ranks, Routing(), ranks), range(4_000), 1).draw(tokens).rows.max(axis=1)
     error = max(fullest.std() / len(fullest) ** 0.5, 1e-12)
     assert abs(fullest.mean() - expected_fullest(ranks, tokens)) <= 4 * error
 
@@ -199,7 +199,7 @@ def test_experts_are_rearranged_a_quarter_of_the_interval_after_the_start_and_th
 
 def test_without_a_window_experts_lie_by_their_popularity_and_stay():
     draws = ExpertDraws(Mixture(8, 128, Routing(1.2), 8, Placement("balanced", 32)), range(3), 1)
-    drawn = draws.draw(20_000)
+    drawn = draws.draw(4_000)
     assert drawn.rows.max() < 1.1 * drawn.rows.mean()
     assert not draws.due and draws.rebalance().bytes == {}
 

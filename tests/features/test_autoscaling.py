@@ -39,7 +39,7 @@ def table(sizes=None, replicas=1, places=3, rate=10.0, count=300, **more):
             "pools": {"a": {"role": "both", "replicas": replicas, "max_replicas": places}},
             "workload": {"synthetic": {"count": count, "arrivals": {"process": "constant", "rate": rate},
                                        "prompt": {"kind": "fixed", "value": 200},
-                                       "output": {"kind": "fixed", "value": 50}}}, **scaler, **more}
+                                       "output": {"kind": "fixed", "value": 10}}}, **scaler, **more}
 
 
 def served(*args, **more):
@@ -118,7 +118,7 @@ def test_what_an_autoscaler_sees():
     served((1,), rate=4.0, count=40)
     seen = Steps.seen[1].pools["a"]
     assert seen.wanted == len(seen.ready) == 1 and not seen.starting
-    assert seen.arrivals == 8 and seen.input_tokens == 200 and seen.output_tokens == 50
+    assert seen.arrivals == 8 and seen.input_tokens == 200 and seen.output_tokens == 10
     assert 0 < seen.itl < seen.ttft < 0.1
     assert seen.ready[0].kv_tokens > 10_000 and seen.gpus == 1
 
