@@ -9,7 +9,7 @@ from ksim.views.result import Result
 from . import by_hand, fabricate
 
 RATES = [f"sustainable_request_rate{end}" for end in ("_low", "", "_high")]
-SHORT = {"prompt": {"kind": "uniform", "low": 50, "high": 400}, "output": {"kind": "uniform", "low": 10, "high": 50}}
+SHORT = {"prompt": {"kind": "uniform", "low": 50, "high": 400}, "output": {"kind": "uniform", "low": 4, "high": 20}}
 LONG = {"prompt": {"kind": "fixed", "value": 7000}, "output": {"kind": "fixed", "value": 20}}
 
 

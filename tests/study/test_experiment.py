@@ -29,7 +29,7 @@ RUNS = [
 
 def small(**changes):
     """A load of few requests on one GPU."""
-    return batching().with_values({"workload.synthetic.count": 24, "workload.synthetic.arrivals.rate": 20.0, **changes})
+    return batching().with_values({"workload.synthetic.count": 12, "workload.synthetic.arrivals.rate": 20.0, **changes})
 
 
 @pytest.mark.parametrize("settings", RUNS, ids=str)
@@ -63,7 +63,7 @@ def test_all_studies_show_a_replication_the_same_requests():
     """`capacity` at the scenario's own rate plays the requests of `sweep`, and replication 0 those of `ksim run`."""
     scenario = small()
     swept = ksim.sweep(scenario, {"serve.max_num_seqs": [32]}, repeat=3, jobs=1)
-    criteria = Criteria((Target.parse("ttft:p90:1s"),), requests=24, seed=scenario.seed)
+    criteria = Criteria((Target.parse("ttft:p90:1s"),), requests=12, seed=scenario.seed)
     for row in swept.rows:
         asked = runnable(criteria, RateRun(scenario, 20.0, row.replication))
         assert asked.seed == row.seed == replication_seed(scenario.seed, row.replication)
