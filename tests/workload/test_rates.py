@@ -12,7 +12,8 @@ from ksim.foundation.config import plain, structure
 from ksim.foundation.rng import stream
 from ksim.scenario.model_card import WorkloadSize
 from ksim.scenario.scenario import Scenario
-from ksim.workload.arrivals import Arrivals, Phase, Rates
+from ksim.workload.arrivals import Arrivals
+from ksim.workload.rates import Phase, Rates
 from ksim.workload.synthetic import Synthetic
 from tests.properties import examples
 
