@@ -256,11 +256,10 @@ class WorkloadSize:
         """
         workload, seed = scenario.workload, scenario.seed
         sizes = [cls._of_trace(source.replay, seed) for source in workload.sources.values() if source.replay]
-        for name, part in (workload.mix or {"": workload}).items():
-            if part.synthetic:
-                share = workload.shares.get(name, 1.0) / (sum(workload.shares.values()) or 1.0)
-                sizes.append(cls._of_synthetic(part.synthetic, workload.common(name), share,
-                                               part.synthetic.requests(seed, workload.times_of(name, seed))))
+        for name, load in ((key.split(".")[-2], load) for key, load in workload.syntheses.items()):
+            share = workload.shares.get(name, 1.0) / (sum(workload.shares.values()) or 1.0)
+            requests = load.requests(seed, workload.times_of(name, seed))
+            sizes.append(cls._of_synthetic(load, workload.common(name), share, requests))
         return cls(sum(size.requests for size in sizes), sum(size.tokens for size in sizes),
                    max(size.span for size in sizes))
 

@@ -105,7 +105,8 @@ class Arrivals:
         """Raise ValueError where *given* keys that say a rate which changes contradict others."""
         options = {given[-1]: len(given) > 1, "share": self.share is not None,
                    "rate": given[0] == "phases" and self.rate is not None,
-                   "steps": given[0] == "phases" and self.steps, "exact": self.exact, "process = 'burst'": self.process == "burst"}
+                   "steps": given[0] == "phases" and self.steps, "exact": self.exact,
+                   "process = 'burst'": self.process == "burst"}
         if contradicted := [name for name, is_set in options.items() if is_set]:
             raise ValueError(f"{given[0]} {'says' if given[0] == 'path' else 'say'} when requests arrive; leave out"
                              f" {contradicted[0]}")
