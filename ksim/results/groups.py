@@ -28,8 +28,9 @@ def _members(history: History) -> Iterator[tuple[str, str, Bools]]:
 
 @define(eq=False)
 class GroupTotals:
-    """The totals of the requests of one row so far, and their latencies, part by part."""
+    """The totals of the requests of one row so far, whether any of them has targets, and their latencies by part."""
 
+    aimed: bool = False
     served: RequestTotals = field(factory=RequestTotals)
     latencies: dict[str, list[Floats]] = field(factory=lambda: {name: [] for name in GROUP_LATENCIES})
 
@@ -59,6 +60,7 @@ class RequestGroups:
                 continue
             row = self.rows.setdefault((key, name), self.kind())
             row.served += RequestTotals.of(history, which, within)
+            row.aimed = row.aimed or any(map(self.limits.of_workload, {*requests.names("workload")[which].tolist()}))
             for latency in GROUP_LATENCIES:
                 row.take(latency, requests.latencies(latency, requests.completed & which))
 
@@ -66,12 +68,11 @@ class RequestGroups:
         """The rows of each table by name, of a run of this *duration*; none of a table without rows."""
         made: dict[str, dict[str, Summary]] = {}
         for key, name in sorted(self.rows):
-            row, limits = self.rows[key, name], self.limits
-            own = limits.of_workload(name) if key == "workloads" else limits
+            row, own = self.rows[key, name], self.limits.of_workload(name) if key == "workloads" else self.limits
             made.setdefault(key, {})[name] = {
                 **{f"slo_{latency}_ms": 1e3 * limit for latency, limit in own.set.items() if key == "workloads"},
                 **{number: value for number, value in counts(row.served, duration).items() if number != "duration"},
-                **throughput(row.served, duration, own),
+                **throughput(row.served, duration, own if row.aimed else LatencyTargets()),
                 **{number: value for latency in GROUP_LATENCIES for number, value in row.spread(latency).items()}}
         return made
 

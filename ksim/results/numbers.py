@@ -394,7 +394,7 @@ class LatencyTargets:
 
     def of_workload(self, name: str) -> "LatencyTargets":
         """The targets of requests of the workload *name*."""
-        return self.workloads.get(name) or evolve(self, workloads={})
+        return self.workloads.get(name, evolve(self, workloads={}))
 
 
 @frozen

@@ -137,6 +137,8 @@ def rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     absolute = _gpu_named(table)
     pools, workload = absolute.get("pools"), absolute.get("workload")
     mix = workload.get("mix") if isinstance(workload, Mapping) else None
+    if mix and (also := {"synthetic", "replay"} & {*workload}):
+        raise ConfigError(f"workload.{min(also)}", "is beside a mix; leave it out, or put it under workload.mix.NAME")
     named = [("pools", name, *key) for name in (pools if isinstance(pools, Mapping) else ())
              for key in (*((key,) for key in _CATALOGUE), ("gpu", "name"))]
     loads = [("workload",), *(("workload", "mix", name) for name in (mix if isinstance(mix, Mapping) else ()))]
@@ -186,7 +188,7 @@ def beside(whole: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _are_tables(*values: Any) -> bool:
-    """Whether *values* are tables, and none names a plug-in."""
+    """Whether *values* are tables that name no plug-in."""
     return all(isinstance(value, Mapping) and "name" not in value for value in values)
 
 
@@ -413,13 +415,9 @@ class Scenario:
         own |= {key: value for key in ("model", "nodes", "engine", "host", "autoscaler")
                 if (value := getattr(pool, key)) is not None}
         serve = structure(EngineSettings, merged(plain(self.serve), pool.serve), f"pools.{name}.serve")
-        return evolve(self, pools={}, serve=serve, workload=self._workload_of(self.model_of(name)), **own)
-
-    def _workload_of(self, model: str) -> Workload:
-        """What of the workload is for *model*; in a fleet of one, all of it."""
-        if len(self.models) == 1:
-            return self.workload
-        return self.workload.of_model(model, self.model) or structure(Workload, ANY_WORKLOAD)
+        workload = self.workload if len(self.models) == 1 else (
+            self.workload.of_model(self.model_of(name), self.model) or structure(Workload, ANY_WORKLOAD))
+        return evolve(self, pools={}, serve=serve, workload=workload, **own)
 
     def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
         """Return a scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""

@@ -160,11 +160,14 @@ def requests_of(fleet: Fleet, ledger: Ledger) -> Iterator[Request]:
 
 
 def _for_models(fleet: Fleet, requests: Iterator[Request]) -> Iterator[Request]:
-    """*requests* that all name their models where there are several."""
-    if len(fleet.models) == 1:
-        return requests
-    usual = fleet.scenario.model
-    return (request if request.model else evolve(request, model=usual) for request in requests)
+    """*requests* that all name their models where there are several: KV of one is of no use to another."""
+    return requests if len(fleet.models) == 1 else map(partial(_for_model, fleet.scenario.model), requests)
+
+
+def _for_model(usual: str, request: Request) -> Request:
+    """*request* for its model, or for the *usual* one."""
+    model, chunks = request.model or usual, request.chunks
+    return evolve(request, model=model, chunks=((model, chunks[0]), *chunks[1:]) if chunks else ())
 
 
 def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result:

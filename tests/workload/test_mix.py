@@ -23,7 +23,8 @@ FURTHER = some.fixed_dictionaries({}, optional={
     "sessions": some.just({"turns": {"kind": "uniform", "low": 1, "high": 3}}), "priorities": some.just([0, 1])})
 OWN = some.builds(lambda rate, count, more: {"arrivals": {"rate": rate}, "count": count, **LENGTHS, **more},
                   some.floats(0.5, 50), some.integers(1, 40), FURTHER)
-SHARED = some.builds(lambda share, more: {"arrivals": {"share": share}, **LENGTHS, **more}, some.floats(0.1, 9), FURTHER)
+SHARED = some.builds(lambda share, more: {"arrivals": {"share": share}, **LENGTHS, **more}, some.floats(0.1, 9),
+                     FURTHER)
 PARTS = some.lists(some.builds(dict, synthetic=OWN | SHARED), min_size=1, max_size=4)
 
 
@@ -157,7 +158,7 @@ PART = {"synthetic": {"arrivals": {"share": 1.0}, **LENGTHS}}
 @pytest.mark.parametrize(("said", "message"), [
     ({}, "a workload is either replay or synthetic, or a mix of such"),
     ({"mix": {}}, "a workload is either replay or synthetic, or a mix of such"),
-    ({"mix": {"a": {"synthetic": LOAD}}, "synthetic": LOAD}, "a workload is either replay or synthetic"),
+    ({"mix": {"a": {"synthetic": LOAD}}, "synthetic": {"count": 3}}, "is beside a mix; leave it out, or put it under"),
     ({"mix": {"a": {}}}, "workload.mix.a: is either replay or synthetic"),
     ({"mix": {"a b": {"synthetic": LOAD}}}, "'a b' is no name"),
     ({"mix": {"a": PART}}, "workload.mix.a.synthetic.arrivals.share is of workload.arrivals, and there are none"),

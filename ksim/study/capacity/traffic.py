@@ -120,8 +120,9 @@ def _check_rates(workload: Workload) -> None:
     """Raise ConfigError for arrivals that have not one rate."""
     for key, arrivals in _rates(workload).items():
         if arrivals.changes or arrivals.spikes:
-            what = "phases have" if arrivals.phases else "a table has" if arrivals.changes else "spikes have"
-            raise ConfigError(key, f"{what} rates of their own; give one rate in place of them to ask for the highest")
+            what = "phases" if arrivals.phases else "tables" if arrivals.changes else "spikes"
+            raise ConfigError(key, f"{what} have rates of their own; give one rate in place of them to ask for the"
+                                   " highest")
         if arrivals.rate is None:
             raise ConfigError(key, "a burst has no rate; choose the process poisson, gamma or constant to ask for the"
                                    " highest rate")

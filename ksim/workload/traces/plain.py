@@ -40,6 +40,8 @@ __all__ = ["Plain"]
 
 _CHUNK_TOKENS = 16
 _NEEDED = ("arrival", "prompt", "output")
+#: A column that no file has.
+_NOWHERE = "\0"
 
 
 @frozen
@@ -73,6 +75,8 @@ class Plain:
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         size = chunk_tokens or _CHUNK_TOKENS
         names = [self.columns.get(name, name) for name in FIELDS]
+        if "model" not in self.columns and "model" in self.columns.values():  # what another field is read from
+            names[-1] = _NOWHERE
         (at, of_prompt, of_output, of_priority, of_session, of_delay, of_tenant, of_adapter, of_ids, of_images,
          of_acceptance, of_most, of_n, of_logprobs, of_beams, of_outputs, of_further, of_aborted, of_eos,
          of_model) = names
