@@ -137,7 +137,7 @@ def rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     absolute = _gpu_named(table)
     pools, workload = absolute.get("pools"), absolute.get("workload")
     mix = workload.get("mix") if isinstance(workload, Mapping) else None
-    if mix and (also := {"synthetic", "replay"} & {*workload}):
+    if mix and isinstance(workload, Mapping) and (also := {"synthetic", "replay"} & {*workload}):
         raise ConfigError(f"workload.{min(also)}", "is beside a mix; leave it out, or put it under workload.mix.NAME")
     named = [("pools", name, *key) for name in (pools if isinstance(pools, Mapping) else ())
              for key in (*((key,) for key in _CATALOGUE), ("gpu", "name"))]
