@@ -53,13 +53,13 @@ class ClusterOfModels(Clients):
         return [*self.clusters.values()]
 
     def send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
-        cluster = self.clusters.get(request.model or self.usual)
-        if cluster is not None:
-            cluster.send(request, done, timely)
+        model = request.model or self.usual
+        if model in self.clusters:
+            self.clusters[model].send(request, done, timely)
             return
         if isinstance(self.engines[0], Engine):  # of several processes, one writes it down
             self.log.add(Arrived(self.env.now, request))
-            self.log.add(Rejected(self.env.now, request.id, f"no pool serves its model {request.model!r}; there are"
+            self.log.add(Rejected(self.env.now, request.id, f"no pool serves its model {model!r}; there are"
                                                             f" {', '.join(self.clusters)}"))
         done()
 
