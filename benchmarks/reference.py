@@ -22,10 +22,11 @@ from ksim.specs.configs import KvTransferConfig, LimitMmPerPrompt, LoraModule, M
 from ksim.specs.hardware import Footprint, PowerSettings, RankSettings, SlowGpu
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.specs.sglang import SglangSettings
-from ksim.workload.arrivals import Arrivals, Phase
+from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
 from ksim.workload.images import Images
-from ksim.workload.replay import Replay, Retries, Workload
+from ksim.workload.rates import Phase, RateAt, Spike
+from ksim.workload.replay import MixedWorkload, Replay, Retries, Workload
 from ksim.workload.synthetic import Adapters, Prefixes, Sessions, Synthetic
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +41,8 @@ SECTIONS: Mapping[str, type] = {
     "[pools.NAME]": PoolSettings, "[signals]": SignalSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint, "[ranks]": RankSettings, "[[ranks.slow]]": SlowGpu,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.retries]": Retries,
-    "[workload.synthetic]": Synthetic, "arrivals": Arrivals, "phases": Phase,
+    "[workload.mix.NAME]": MixedWorkload,
+    "[workload.synthetic]": Synthetic, "arrivals": Arrivals, "phases": Phase, "points": RateAt, "spikes": Spike,
     "prefixes": Prefixes, "sessions": Sessions, "adapters": Adapters, "images": Images,
     **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
 }

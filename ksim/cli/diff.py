@@ -170,7 +170,7 @@ def _lists(settings: Mapping[str, tuple[Any, Any]] | None) -> dict[str, list[Any
 
 def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     """The settings that differ, and the numbers of both runs."""
-    from ksim.views.tables import pool_tables
+    from ksim.views.tables import group_tables, pool_tables
 
     yield from _settings(one, other)
     rows = Table.of("", f">{one.directory}", f">{other.directory}", ">change")
@@ -186,6 +186,9 @@ def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
         if run.pools:
             yield f"[bold]{run.directory}[/] by pool"
             yield from pool_tables(run.summary)
+        if groups := [*group_tables(run.summary)]:
+            yield f"[bold]{run.directory}[/] by workload, model and tenant"
+            yield from groups
 
 
 def rank_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:

@@ -57,7 +57,8 @@ Tokenizer = Annotated[str, typer.Option("--tokenizer", metavar="PATH", rich_help
 
 #: Fields of requests that some format may lack, with their words for notes.
 _FIELDS = {"chunks": "block ids", "session": "sessions", "delay": "delays in sessions", "priority": "priorities",
-           "tenant": "tenants", "adapter": "adapters", "images": "images", "acceptance": "acceptances", "n": "n",
+           "tenant": "tenants", "adapter": "adapters", "model": "models", "images": "images", "n": "n",
+           "acceptance": "acceptances",
            "max_tokens": "max_tokens", "prompt_logprobs": "prompt_logprobs", "beam_width": "beam searches",
            "aborted": "aborts", "ignore_eos": "ignore_eos"}
 

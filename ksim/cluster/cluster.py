@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ksim.kv.transfer.connectors import KvConnector
     from ksim.kv.transfer.transfer import TransferNetwork
 
-__all__ = ["hang_up", "submit", "first_token", "rest_of", "RemoteReplica", "Cluster"]
+__all__ = ["hang_up", "submit", "first_token", "rest_of", "RemoteReplica", "Clients", "Cluster"]
 
 
 def submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
@@ -91,59 +91,45 @@ class RemoteReplica:
 Process = Generator[simpy.Event, Any, None]
 
 
-@define(eq=False)
-class Cluster:
-    """Takes requests as they come, at most `max_concurrency` at a time where the client keeps to that.
+class Clients:
+    """What clients do before a fleet, which says how requests are sent on: at most so many at a time as it has slots.
 
-    What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
-    may be split among engines of roles prefill and decode; their KV moves over `transfer_network`.
     `on_end` is told of each request that is finished or turned away.  `prepare` makes what the model sees of a request.
-    A `gateway` may hold requests back before the router, or refuse them.  `enter` is told which engines get a request,
-    and what to call at its end, and returns what is called then.
     """
 
+    __slots__ = ()
+
     env: Horizon
-    router: Router
-    engines: Sequence[Engine | RemoteReplica]
     log: Log
-    max_concurrency: int | None = None
-    on_end: Callable[[], None] = lambda: None
-    pair_router: "PairRouter | None" = None
-    transfer_network: "TransferNetwork | None" = None
-    prepare: Callable[[Request], Request] | None = None
-    signals: SignalSettings = SignalSettings()
-    seed: int = 0
-    gateway: "Gateway | None" = None
-    enter: Callable[[Iterable[int], Callable[[], object]], Callable[[], object]] | None = field(default=None,
-                                                                                               init=False)
-    _slots: simpy.Resource | None = field(init=False)
-    sight: EngineViews = field(init=False)
-    _prefilling: list[View] = field(init=False)
-    _decoding: list[View] = field(init=False)
-    _candidates: list[View] = field(init=False)
-    _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
+    engines: Sequence[Engine | RemoteReplica]
+    on_end: Callable[[], None]
+    prepare: Callable[[Request], Request] | None
+    _slots: simpy.Resource | None
+    _sessions: dict[str, simpy.Event]
 
-    def __attrs_post_init__(self) -> None:
-        self._slots = simpy.Resource(self.env, self.max_concurrency) if self.max_concurrency else None
-        key = "pair_router" if self.pair_router else "router"
-        chooser: Any = self.pair_router or self.router
-        if self.gateway is not None:
-            chooser = self.gateway.sharing(chooser, key)
-        self.sight = EngineViews.of(self.engines, chooser, self.signals, self.seed, key)
-        if self.gateway is not None:
-            self.gateway.open(self.forward, self.sight, self.signals)
-        self.offer(self.sight.views)
+    @property
+    def parts(self) -> "Sequence[Cluster]":
+        """The cluster of each model that is served."""
+        raise NotImplementedError
 
-    def offer(self, views: Sequence[View]) -> None:
-        """Have routers choose among *views* alone from now on."""
-        self.sight.views = views
-        self._prefilling = [view for view in views if view.role == "prefill"]
-        self._decoding = [view for view in views if view.role != "prefill"]
-        self._candidates = self._prefilling + self._decoding
+    @property
+    def busy(self) -> bool:
+        """Whether requests wait at gateways, or with clients that will try again."""
+        return any(part.gateway is not None and part.gateway.busy for part in self.parts)
+
+    def send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+        """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
+        raise NotImplementedError
+
+    def abort(self, request: int, done: Callable[[], object] = lambda: None) -> None:
+        """Drop *request*, by its number, wherever it is, as its client has gone; *done* is called if it had not ended.
+        """
+        raise NotImplementedError
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
-        foreseen = self.pair_router is not None and self._slots is None and self.gateway is None
+        foreseen = self._slots is None and any(part.pair_router is not None for part in self.parts) and all(
+            part.gateway is None for part in self.parts)
         for request in map(self.prepare, requests) if self.prepare else requests:
             if foreseen:
                 foreseen = not request.session
@@ -196,8 +182,61 @@ class Cluster:
             self._slots.release(slot)
         self.on_end()
 
+
+@define(eq=False)
+class Cluster(Clients):
+    """Takes requests as they come, at most `max_concurrency` at a time where the client keeps to that.
+
+    What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
+    may be split among engines of roles prefill and decode; their KV moves over `transfer_network`.
+    A `gateway` may hold requests back before the router, or refuse them.  `enter` is told which engines get a request,
+    and what to call at its end, and returns what is called then.
+    """
+
+    env: Horizon
+    router: Router
+    engines: Sequence[Engine | RemoteReplica]
+    log: Log
+    max_concurrency: int | None = None
+    on_end: Callable[[], None] = lambda: None
+    pair_router: "PairRouter | None" = None
+    transfer_network: "TransferNetwork | None" = None
+    prepare: Callable[[Request], Request] | None = None
+    signals: SignalSettings = SignalSettings()
+    seed: int = 0
+    gateway: "Gateway | None" = None
+    enter: Callable[[Iterable[int], Callable[[], object]], Callable[[], object]] | None = field(default=None,
+                                                                                               init=False)
+    _slots: simpy.Resource | None = field(init=False)
+    sight: EngineViews = field(init=False)
+    _prefilling: list[View] = field(init=False)
+    _decoding: list[View] = field(init=False)
+    _candidates: list[View] = field(init=False)
+    _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._slots = simpy.Resource(self.env, self.max_concurrency) if self.max_concurrency else None
+        key = "pair_router" if self.pair_router else "router"
+        chooser: Any = self.pair_router or self.router
+        if self.gateway is not None:
+            chooser = self.gateway.sharing(chooser, key)
+        self.sight = EngineViews.of(self.engines, chooser, self.signals, self.seed, key)
+        if self.gateway is not None:
+            self.gateway.open(self.forward, self.sight, self.signals)
+        self.offer(self.sight.views)
+
+    def offer(self, views: Sequence[View]) -> None:
+        """Have routers choose among *views* alone from now on."""
+        self.sight.views = views
+        self._prefilling = [view for view in views if view.role == "prefill"]
+        self._decoding = [view for view in views if view.role != "prefill"]
+        self._candidates = self._prefilling + self._decoding
+
+    @property
+    def parts(self) -> "Sequence[Cluster]":
+        return (self,)
+
     def send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
-        """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
         if request.aborted is not None:
             hang_up(request, self.engines, self.env, lambda: self.abort(request.id, done))
         if self.gateway is not None:
@@ -206,8 +245,6 @@ class Cluster:
             self.forward(request, done, timely)
 
     def abort(self, request: int, done: Callable[[], object] = lambda: None) -> None:
-        """Drop *request*, by its number, wherever it is, as its client has gone; *done* is called if it had not ended.
-        """
         if self.gateway is not None and self.gateway.abort(request):
             done()
         elif had := [engine.number for engine in self.engines if isinstance(engine, Engine) and engine.abort(request)]:

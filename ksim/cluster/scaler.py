@@ -4,7 +4,7 @@ They see engines as routers do: what these report of themselves is as old as the
 answers that have passed through the gateway.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import nan
 from typing import Any, ClassVar
 
@@ -86,7 +86,7 @@ class Scaler:
     gpus: Mapping[str, int]
     cluster: Cluster
     tally: Tally
-    views: Sequence[View]
+    views: Mapping[int, View]
     _before: Totals = field(factory=Totals, init=False)
 
     def run(self, over: Callable[[], bool]) -> Any:

@@ -116,13 +116,17 @@ class Outgoing:
     def of(cls, scenario: Scenario, derived: bool = False) -> "Outgoing":
         """All that is to be written of *scenario*, with the settings that engines derive if *derived*.
 
-        Raises KsimError for a scenario that cannot be deployed, or whose engine is neither vLLM nor SGLang.
+        Raises KsimError for a scenario that cannot be deployed, whose engine is neither vLLM nor SGLang, or whose pools
+        serve several models.
         """
         fleet = Fleet.of(scenario)
+        if len(fleet.models) > 1:
+            raise ConfigError("pools", f"serve {', '.join(fleet.models)}, and a deployment has one model; write the"
+                                       " pools of each model from a scenario of their own")
         pools = tuple(_pool(scenario, pool, derived, fleet.splits) for pool in fleet.pools)
         several = sum(pool.replicas for pool in pools) > 1
         missing = [f"{part.name or 'engine'}: {text}" for part in pools for text in part.line.missing]
-        return cls(served_name(scenario.model), pools, scenario.router if several and not fleet.splits else None,
+        return cls(served_name(fleet.pools[0].model), pools, scenario.router if several and not fleet.splits else None,
                    (scenario.pair_router or Choice("each_side")) if fleet.splits else None,
                    (*missing, *_aside(scenario)))
 

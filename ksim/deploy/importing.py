@@ -238,8 +238,8 @@ def _check_one_model(launches: Sequence[EngineLaunch]) -> None:
     first = launches[0]
     for launch in launches:
         if launch.model != first.model:
-            raise ConfigError(launch.where, f"serves {launch.model}, and {first.where} serves {first.model}; a scenario"
-                                            f" has one model: import them one by one")
+            raise ConfigError(launch.where, f"serves {launch.model}, and {first.where} serves {first.model}; import"
+                                            " them one by one, and put their pools into one scenario")
 
 
 _WIDTH = 110

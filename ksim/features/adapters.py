@@ -53,17 +53,17 @@ def _check_modules(serve: EngineSettings, known: set[str], name: str) -> None:
 
 def _check_asked(workload: Workload, serve: EngineSettings) -> None:
     """Raise ConfigError for a synthetic load that asks for adapters that *serve* does not have."""
-    asked = workload.synthetic.adapters if workload.synthetic else None
-    if asked is None:
-        return
-    if not serve.enable_lora:
-        raise ConfigError("workload.synthetic.adapters", "asks for adapters, and serve.enable_lora is off; set it and"
-                                                         " lora_modules, or leave them out")
     served = {name for module in serve.lora_modules for name in module.names}
-    if strangers := [name for name in asked.names if name and name not in served]:
-        entry = f'{{name = "{asked.name}", count = {asked.count}}}'
-        raise ConfigError("workload.synthetic.adapters", f"asks for {strangers[0]!r}, and it is none of"
-                                                         f" serve.lora_modules; add {entry} to them")
+    for key, load in workload.syntheses.items():
+        if (asked := load.adapters) is None:
+            continue
+        if not serve.enable_lora:
+            raise ConfigError(f"{key}.adapters", "asks for adapters, and serve.enable_lora is off; set it and"
+                                                 " lora_modules, or leave them out")
+        if strangers := [name for name in asked.names if name and name not in served]:
+            entry = f'{{name = "{asked.name}", count = {asked.count}}}'
+            raise ConfigError(f"{key}.adapters", f"asks for {strangers[0]!r}, and it is none of serve.lora_modules;"
+                                                 f" add {entry} to them")
 
 
 def adapter_store(serve: EngineSettings) -> AdapterStore:

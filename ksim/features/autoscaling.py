@@ -76,7 +76,7 @@ class _Life:
     """The replicas of all pools of a running fleet, and which of them requests may go to."""
 
     cluster: Cluster
-    views: Sequence[View]
+    views: Mapping[int, View]
     replicas: Mapping[int, tuple[ScaledPool, Replica]]
 
     def changed(self, replica: Replica) -> None:
@@ -87,7 +87,7 @@ class _Life:
             engines[number] = evolve(engines[number], life=tuple(replica.life))
             if replica.state == GONE:
                 _empty(self.views[number].engine)
-        self.cluster.offer([view for view in self.views if self._ready(view.number)])
+        self.cluster.offer([view for number, view in self.views.items() if self._ready(number)])
         if replica.state == READY and self.cluster.gateway is not None:
             self.cluster.gateway.wake()
 
@@ -167,26 +167,31 @@ class AutoscalingFeature(WiredFeature):
         return "autoscalers look at all replicas"
 
     def begin(self, running: RunningFleet) -> None:
-        cluster, scenario = running.cluster, running.scenario
-        views = list(cluster.sight.views)
-        pools, replicas = dict[str, ScaledPool](), dict[int, tuple[ScaledPool, Replica]]()
-        life, fleet = _Life(cluster, views, replicas), running.pools
-        starts = _Starts.of(running.env, scenario.startup, 1 + max(map(_last_node, fleet)))
-        for pool in fleet:
-            if scenario.autoscaler_of(pool.name):
-                made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life)
-                pools[pool.name] = made
-                replicas |= {engine: (made, replica) for replica in made.replicas for engine in replica.engines}
-        for made in pools.values():
-            for replica in made.replicas:
-                life.changed(replica)
-        cluster.enter = life.enter
-        assert cluster.gateway is not None, "requests wait there while no replica is ready"
-        make = partial(Scaler, cluster=cluster, tally=cluster.gateway.scaler, views=views,
-                       gpus={pool.name: pool.deployment.serve.gpus * pool.deployment.serve.data_parallel_size
-                             for pool in fleet})
-        for choice, own in _asked(scenario, pools):
-            running.env.process(make(plugin("autoscaling", choice), own).run(lambda: running.over))
+        starts = _Starts.of(running.env, running.scenario.startup, 1 + max(map(_last_node, running.pools)))
+        for cluster in running.cluster.parts:
+            _scale(running, cluster, starts)
+
+
+def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts) -> None:
+    """Have autoscalers scale the pools whose engines are in *cluster*: those of one model."""
+    scenario, views = running.scenario, {view.number: view for view in cluster.sight.views}
+    pools, replicas = dict[str, ScaledPool](), dict[int, tuple[ScaledPool, Replica]]()
+    life, fleet = _Life(cluster, views, replicas), [pool for pool in running.pools if pool.numbers[0] in views]
+    for pool in fleet:
+        if scenario.autoscaler_of(pool.name):
+            made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life)
+            pools[pool.name] = made
+            replicas |= {engine: (made, replica) for replica in made.replicas for engine in replica.engines}
+    for made in pools.values():
+        for replica in made.replicas:
+            life.changed(replica)
+    cluster.enter = life.enter
+    assert cluster.gateway is not None, "requests wait there while no replica is ready"
+    make = partial(Scaler, cluster=cluster, tally=cluster.gateway.scaler, views=views,
+                   gpus={pool.name: pool.deployment.serve.gpus * pool.deployment.serve.data_parallel_size
+                         for pool in fleet})
+    for choice, own in _asked(scenario, pools):
+        running.env.process(make(plugin("autoscaling", choice), own).run(lambda: running.over))
 
 
 def _asked(scenario: Scenario, pools: Mapping[str, ScaledPool]) -> list[tuple[Choice, dict[str, ScaledPool]]]:

@@ -61,7 +61,8 @@ class FleetMoves:
 
     def connection(self, pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> Connection:
         settings = offloading_of(pool)
-        own = self._endpoint(self.transfers, pool, number, place) if self.transfers else None
+        sends = self.transfers is not None and parts_of(pool.deployment.serve.kv_transfer_config).transfer is not None
+        own = self._endpoint(self.transfers, pool, number, place) if self.transfers and sends else None
         if own is not None and not pool.deployment.approximated:
             return Connection(own, own, own, _siding(own))
         if settings is None:
@@ -120,11 +121,13 @@ class ConnectorsFeature(WiredFeature):
 
     def check_fleet(self, scenario: Scenario, pools: Sequence[EnginePool], links: Links) -> None:
         check_offloading(pools)
-        if any(pool.role == "prefill" for pool in pools):
-            check_sequences(scenario, pools)
-            check_joined(pools, links)
-        else:
-            for pool in pools:
+        split = {pool.model for pool in pools if pool.role == "prefill"}
+        joined = [pool for pool in pools if pool.model in split]
+        if joined:
+            check_sequences(joined)
+            check_joined(joined, links)
+        for pool in pools:
+            if pool.model not in split:
                 named(pool.name, partial(_check_sends_nothing, pool.deployment))
 
     def moves(self, pools: Sequence[EnginePool], links: Links, env: Horizon, log: Log) -> FleetMoves | None:

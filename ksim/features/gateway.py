@@ -26,7 +26,8 @@ class GatewayFeature(WiredFeature):
             return None
         control = plugin("cluster.flow_controls", choice)
         if hasattr(control, "aim"):
-            control.aim(scenario.slo.ttft)
+            control.aim(scenario.slo.ttft, {name: part.slo.ttft for name, part in scenario.workload.mix.items()
+                                            if part.slo is not None})
         check_signals(control, choice.name, scenario.signals, "flow_control")
         log.gated = True
         return Gateway(env, log, control, scenario.workload.retries, scenario.seed, scaler)

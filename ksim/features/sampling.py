@@ -41,16 +41,15 @@ class SamplingFeature(WiredFeature):
 
     def check(self, model: Model, serve: EngineSettings, workload: Workload) -> None:
         """Raise ConfigError for a synthetic load of which engines would reject every request."""
-        load = workload.synthetic
-        assert load is not None, "it asks for either"
-        asked = Request(0, 0.0, 1, 1, beam_width=load.beam_width, prompt_logprobs=load.prompt_logprobs)
-        if reason := sampling_refusal(asked, serve.max_logprobs):
-            key = "beam_width" if load.beam_width else "prompt_logprobs"
-            raise ConfigError(f"workload.synthetic.{key}", f"vLLM rejects such a request: {reason}")
+        for where, load in workload.syntheses.items():
+            asked = Request(0, 0.0, 1, 1, beam_width=load.beam_width, prompt_logprobs=load.prompt_logprobs)
+            if reason := sampling_refusal(asked, serve.max_logprobs):
+                key = "beam_width" if load.beam_width else "prompt_logprobs"
+                raise ConfigError(f"{where}.{key}", f"vLLM rejects such a request: {reason}")
 
     def unmeasured(self, workload: Workload) -> Sequence[str]:
-        load = workload.synthetic
-        return ("log-softmax of prompt logprobs",) if load and load.prompt_logprobs is not None else ()
+        asked = any(load.prompt_logprobs is not None for load in workload.syntheses.values())
+        return ("log-softmax of prompt logprobs",) if asked else ()
 
     def with_prompt_logprobs(self, timer: Timer) -> Passes:
         """*timer*, which is that of the last pipeline stage, with the passes that log-probabilities of prompts take."""

@@ -13,7 +13,6 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.network.links import Links
-from ksim.scenario.scenario import Scenario
 from ksim.simulation.pool import EnginePool
 from ksim.specs.configs import KvTransferConfig
 from ksim.specs.settings import EngineSettings
@@ -192,14 +191,17 @@ def _between_engines(config: KvTransferConfig) -> KvTransferConfig:
     return part
 
 
-def check_sequences(scenario: Scenario, pools: Sequence[EnginePool]) -> None:
+def check_sequences(pools: Sequence[EnginePool]) -> None:
     """Raise ConfigError for a synthetic load of which engines that prefill for others would reject every request."""
-    load = scenario.workload.synthetic
-    if load and (load.n > 1 or load.beam_width) and not any(pool.role == "both" for pool in pools):
-        key = "beam_width" if load.beam_width else "n"
-        raise ConfigError(f"workload.synthetic.{key}",
-                          f"is {getattr(load, key)}, and a request that one engine prefills for another has one"
-                          " sequence; leave it out, or give a pool the role 'both'")
+    for model in dict.fromkeys(pool.model for pool in pools):
+        own = [pool for pool in pools if pool.model == model]
+        workload = own[0].deployment.scenario.workload
+        for where, load in workload.syntheses.items():
+            if (load.n > 1 or load.beam_width) and not any(pool.role == "both" for pool in own):
+                key = "beam_width" if load.beam_width else "n"
+                raise ConfigError(f"{where}.{key}",
+                                  f"is {getattr(load, key)}, and a request that one engine prefills for another has one"
+                                  " sequence; leave it out, or give a pool the role 'both'")
 
 
 def check_joined(pools: Sequence[EnginePool], links: Links) -> None:
@@ -208,7 +210,7 @@ def check_joined(pools: Sequence[EnginePool], links: Links) -> None:
         _check_connectors(pools[0], pool)
     sources, targets = ([pool for pool in pools if (pool.role == "prefill") == prefill] for prefill in (True, False))
     for source in sources:
-        for target in targets:
+        for target in (pool for pool in targets if pool.model == source.model):
             _check_formats(source, target)
             _check_path(source, target, links)
 

@@ -19,11 +19,10 @@ from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.request import Request
 from ksim.flow.steps import StepColumns, StepCost
 
-__all__ = ["ExpertsMoved", "RanksMet", "RankTimeline", "WAITS", "Chosen", "Seen", "Decoded", "GONE",
+__all__ = ["ExpertsMoved", "RanksMet", "RankTimeline", "WAITS", "Chosen", "Seen", "Decoded", "GONE", "Copied",
            "GONE_AFTER_REFUSAL", "Event", "Arrived", "Rejected", "Routed", "Received", "Admitted", "Preempted",
            "Emitted", "Finished", "Prefilled", "Transferred", "Released", "Failed", "AdapterLoaded", "LinkUsed",
-           "LinkBuilt", "Stepped", "EngineBuilt", "Scaled", "Held", "Refused", "KvTransferParams", "TIERS", "Copied",
-           "StepBlock"]
+           "LinkBuilt", "Stepped", "EngineBuilt", "Scaled", "Held", "Refused", "KvTransferParams", "TIERS", "StepBlock"]
 
 
 #: Why a request that was aborted has ended: its client went while it was served or held, or before it tried again.
@@ -308,10 +307,11 @@ class EngineBuilt:
     known_clock: float = nan
     #: The lowest SM clock (Hz) that can be set; nan where clocks do not change.
     least_clock: float = nan
-    #: The pool it belongs to, what the pool does (prefill, decode, both), and which replica of the pool it is part of.
+    #: Its pool, what that does (prefill, decode, both), which replica of it, and what it serves in a fleet of several.
     pool: str = ""
     role: str = "both"
     replica: int = 0
+    model: str = ""
     #: Tokens that its drafter proposes for each sequence and step; 0 without speculative decoding.
     drafted: int = 0
     #: Slots for LoRA adapters on each GPU.

@@ -32,6 +32,8 @@ class Log:
         self.links: list[LinkBuilt] = []
         #: Whether a gateway may hold requests back, or refuse them.
         self.gated = False
+        #: Whether requests name workloads of a mix, or one of several models.
+        self.mixed = False
         #: By when steps of each engine had ended that are no longer in the log.
         self.before: dict[int, float] = {}
         self._recent: dict[type[Event], list[Any]] = defaultdict(list)
@@ -54,7 +56,7 @@ class Log:
     def joined(cls, engines: Iterable[EngineBuilt], logs: Sequence["Log"]) -> "Log":
         """The events of all *logs*; those of one time are in the order of their requests' ids."""
         joined = cls(engines)
-        joined.gated = any(log.gated for log in logs)
+        joined.gated, joined.mixed = any(log.gated for log in logs), any(log.mixed for log in logs)
         joined.links += {link.link: link for log in logs for link in log.links}.values()
         for kind in {kind for log in logs for kind in (*log._blocks, *log._recent)} - {Stepped}:
             parts = [log.columns(kind) for log in logs]

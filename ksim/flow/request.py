@@ -112,7 +112,8 @@ class Request:
     `acceptance` is the chance that a drafted token of its output is accepted, if it has one of its own.
     `images` come in the order of their places in the prompt; a model's processor turns them into `PlacedImage`s, and
     counts their tokens in `prompt`.
-    `adapter` is the LoRA adapter that it asks for, the OpenAI API's `model`; "" is the base model.
+    `adapter` is the LoRA adapter that it asks for, the OpenAI API's `model`; "" is the base model.  In a fleet of
+    several, `model` is the base model; "" is that of the scenario.  `workload` is the one of a mix that it is of.
     The scheduler expects `max_tokens` output tokens, by default as many as there will be: where a stop token ends the
     output before, it does not foresee that.  With `ignore_eos`, it knows that none will.
     The user asks for `n` sequences, each of `output` tokens, or of as many as `outputs` says; in an engine, each is a
@@ -143,6 +144,8 @@ class Request:
     beam_width: int = 0
     aborted: float | None = field(default=None, validator=optional(ge(0)))
     ignore_eos: bool = False
+    model: str = ""
+    workload: str = ""
 
     @property
     def output_tokens(self) -> int:

@@ -1,8 +1,7 @@
 """The numbers that only runs with a feature have: of a gateway, of LoRA adapters, and of KV beyond the GPUs."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 from attrs import define, field
@@ -53,7 +52,7 @@ class GatewayTotals:
 
     def add(self, requests: Requests, which: Bools) -> None:
         """Add the requests in *which*."""
-        sent, waits, names = requests.attempts, requests.held, _tenants(requests)
+        sent, waits, names = requests.attempts, requests.held, requests.names("tenant")
         self.whole.add(requests, which, sent, waits)
         for name in dict.fromkeys(names[which].tolist()):
             self.tenants.setdefault(name, _Counts()).add(requests, which & (names == name), sent, waits)
@@ -70,11 +69,6 @@ def gateway_summary(requests: Requests) -> Summary:
     totals = GatewayTotals()
     totals.add(requests, np.ones(len(requests), dtype=bool))
     return totals.summary()
-
-
-def _tenants(requests: Requests) -> Any:
-    asked: Sequence[Any] = requests.requests
-    return np.array([request.tenant for request in asked], dtype=object)
 
 
 def adapter_summary(log: Log) -> Summary:

@@ -98,6 +98,12 @@ class MeasuredRun:
             from ksim.results.pools import of_fleet, pool_summaries
 
             measured |= of_fleet(pool_summaries(self.history), measured)
+        if self.log.mixed:
+            from ksim.results.groups import RequestGroups, with_groups
+
+            groups = RequestGroups(self.limits)
+            groups.add(self.history, np.ones(len(self.history.requests), dtype=bool))
+            measured = with_groups(measured, groups.summary(self.history.duration))
         if self.log.has(RanksMet):
             from ksim.results.ranks import RankTotals
 
@@ -254,6 +260,8 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         **(_split(history, engines) if history.fleet else {}),
         "session": texts(request.session for request in asked),
         "tenant": texts(request.tenant for request in asked),
+        **({called: texts(getattr(request, called) for request in asked) for called in ("workload", "model")}
+           if history.log.mixed else {}),
         **({"adapter": texts(request.adapter for request in asked)} if history.has_adapters else {}),
         "priority": ints(asked, "priority"),
     })

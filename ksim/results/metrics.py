@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from attrs import define, field, fields
+from attrs import define, evolve, field, fields
 
 from ksim.flow.events import GONE, EngineBuilt
 from ksim.results.history import History, absent
@@ -317,8 +317,16 @@ def spread(name: str, seconds: Floats) -> Summary:
 
 
 def good(history: History, limits: LatencyTargets) -> Bools:
-    """Which requests completed within all *limits*; an output of one token has no TPOT to exceed."""
+    """Which requests completed within all *limits*, each within those of its workload where it has some.
+
+    An output of one token has no TPOT to exceed.
+    """
     requests, within = history.requests, history.requests.completed.copy()
+    if limits.workloads:
+        names, whole = requests.names("workload"), good(history, evolve(limits, workloads={}))
+        for name, own in limits.workloads.items():
+            whole = np.where(names == name, good(history, own), whole)
+        return whole
     tpot = np.where(requests.output > 1, requests.tpot, 0.0)
     for limit, value in ((limits.ttft, requests.ttft), (limits.tpot, tpot), (limits.e2el, requests.e2e)):
         if limit is not None:

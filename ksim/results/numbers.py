@@ -6,7 +6,7 @@ Every view takes titles, units and directions from here; docs/glossary.md says w
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import astuple, evolve, frozen
+from attrs import astuple, evolve, field, frozen
 
 #: The numbers of a run by key, None for unknown ones; and, by name, those of its pools.
 Summary = dict[str, Any]
@@ -22,6 +22,9 @@ LATENCIES = {"ttft": "Time to first token", "tpot": "Time per output token", "it
              "e2el": "Arrival to last token", "queue": "In the queue"}
 #: The latencies of a pool: to its first token, per token, in its queue, of its loads, and for room for these.
 POOL_LATENCIES = ("ttft", "tpot", "queue", "xfer_time", "room")
+#: The tables of the numbers of requests that are called alike, and what of a request names its row; their latencies.
+GROUPS = {"workloads": "workload", "models": "model", "tenants": "tenant"}
+GROUP_LATENCIES = ("ttft", "tpot", "e2el")
 #: Latencies as titles of numbers have them, where that is not the name in capitals.
 _BRIEF = {"queue": "queue", "xfer_time": "KV transfer", "room": "wait for room"}
 #: The energies of a request by the middle of their keys, as titles have them.
@@ -283,6 +286,12 @@ _OF_POOLS = (
     "kv_cache_usage_peak", "kv_cache_held_mean", "prefix_cache_hit_rate", "preemptions", "num_failed", "bytes_sent",
     "bytes_received", "num_kv_expired_reqs", "average_watts", "joules_per_input_token", "joules_per_output_token",
     "dollars_per_million_input_tokens", "dollars_per_million_output_tokens")
+#: Those of workloads, models and tenants.
+_OF_GROUPS = (
+    "completed", "failed", "unfinished", "total_input_tokens", "total_output_tokens", "request_throughput",
+    "request_goodput", "slo_attainment", "output_throughput", "mean_ttft_ms", "p50_ttft_ms", "p99_ttft_ms",
+    "mean_tpot_ms", "p50_tpot_ms", "p99_tpot_ms", "mean_e2el_ms", "p99_e2el_ms", "retries", "held_requests",
+    "mean_held_ms", "max_held_ms")
 #: Those of `_OF_POOLS` that are shown even where they are zero in all pools.
 _ALWAYS_OF_POOLS = ("engines", "gpus", "gpu_busy_share", "host_share")
 #: Those that the page of a study shows first, those by which a sweep names its best points, those that compare what
@@ -345,6 +354,12 @@ def pool_numbers(pools: Iterable[Summary]) -> list[RunNumber]:
             if key in _ALWAYS_OF_POOLS or any(pool.get(key) for pool in summaries)]
 
 
+def group_numbers(rows: Iterable[Summary]) -> list[RunNumber]:
+    """The numbers that say something of one of these workloads, models or tenants, in the order of tables."""
+    summaries = list(rows)
+    return [NUMBERS[key] for key in _OF_GROUPS if any(row.get(key) for row in summaries)]
+
+
 def derived(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """What follows from *summary*: dollars and joules per million tokens, of input and output together.
 
@@ -358,14 +373,28 @@ def derived(summary: Mapping[str, Any]) -> dict[str, float | None]:
 
 @frozen
 class LatencyTargets:
-    """Latency targets in seconds, each optional: to the first token, per token after it, and to the last token."""
+    """Latency targets in seconds, each optional: to the first token, per token after it, and to the last token.
+
+    Those in `workloads` are of requests of a workload, by its name.
+    """
 
     ttft: float | None = None
     tpot: float | None = None
     e2el: float | None = None
+    workloads: Mapping[str, "LatencyTargets"] = field(factory=dict, hash=False)
 
     def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.ttft, self.tpot, self.e2el))
+        return bool(self.set) or any(self.workloads.values())
+
+    @property
+    def set(self) -> dict[str, float]:
+        """Those that are set, by name."""
+        limits = {"ttft": self.ttft, "tpot": self.tpot, "e2el": self.e2el}
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
+    def of_workload(self, name: str) -> "LatencyTargets":
+        """The targets of requests of the workload *name*."""
+        return self.workloads.get(name, evolve(self, workloads={}))
 
 
 @frozen

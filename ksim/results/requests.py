@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from attrs import define, frozen
@@ -227,6 +227,10 @@ class Requests(OutputTokens):
     def prompt(self) -> Ints:
         """The number of tokens of each prompt."""
         return ints(self.requests, "prompt")
+
+    def names(self, called: str) -> Any:
+        """What each request names, such as its "tenant": (requests,), of objects."""
+        return np.array([getattr(request, called) for request in self.requests], dtype=object)
 
     def _runs(self) -> Runs:
         """The runs of tokens, request by request."""

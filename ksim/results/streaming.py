@@ -34,6 +34,7 @@ from ksim.flow.log import Columns, Log, only
 from ksim.results.arrow import flags
 from ksim.results.energy import ENERGY_KEYS, energy_interval
 from ksim.results.features import Copies, GatewayTotals, adapter_summary, tier_summary
+from ksim.results.groups import GroupTotals, RequestGroups, with_groups
 from ksim.results.history import KINDS, History, static_joules
 from ksim.results.measured import Refusals, request_table, routing_rows, step_table
 from ksim.results.metrics import (
@@ -50,6 +51,7 @@ from ksim.results.metrics import (
     utilisation,
 )
 from ksim.results.numbers import (
+    GROUP_LATENCIES,
     LATENCIES,
     PERCENTILES,
     POOL_LATENCIES,
@@ -201,6 +203,19 @@ class RunningPoolTotals:
 
 
 @define(eq=False)
+class StreamedGroup(GroupTotals):
+    """The totals of the requests of a workload, a model or a tenant, with the distributions of their latencies."""
+
+    histograms: dict[str, LogHistogram] = field(factory=lambda: {name: LogHistogram() for name in GROUP_LATENCIES})
+
+    def take(self, name: str, seconds: Floats) -> None:
+        self.histograms[name].add(seconds)
+
+    def spread(self, name: str) -> Summary:
+        return self.histograms[name].spread(name)
+
+
+@define(eq=False)
 class RunningTotals:
     """The totals of the parts of a run so far."""
 
@@ -213,6 +228,7 @@ class RunningTotals:
     latencies: dict[str, LogHistogram] = field(factory=lambda: {name: LogHistogram() for name in LATENCIES})
     pools: RunningPoolTotals | None = None
     gateway: GatewayTotals | None = None
+    groups: RequestGroups | None = None
     _flown: float = 0.0
 
     def add(self, history: History, ended: Bools, stepped: Bools, until: float) -> None:
@@ -232,6 +248,9 @@ class RunningTotals:
         if history.log.gated:
             self.gateway = self.gateway or GatewayTotals()
             self.gateway.add(requests, ended)
+        if history.log.mixed:
+            self.groups = self.groups or RequestGroups(self.limits, StreamedGroup)
+            self.groups.add(history, ended)
         if history.pools:
             self.pools = self.pools or RunningPoolTotals.empty(len(history.pools))
             self.pools.add(history, ended, stepped, self.duration)
@@ -263,7 +282,9 @@ class RunningTotals:
             "idle_energy_joules": static - work.static,
             **(self.gateway.summary() if self.gateway else {}),
         }
-        return {**summary, **of_fleet(self.pools.summaries(engines, duration), summary)} if self.pools else summary
+        if self.pools:
+            summary |= of_fleet(self.pools.summaries(engines, duration), summary)
+        return with_groups(summary, self.groups.summary(duration)) if self.groups else summary
 
 
 Events = dict[type[Event], Columns]
@@ -382,7 +403,7 @@ class ParquetLog(Log):
         steps = {block.engine: block.first + len(block) for block in self.step_blocks}
         now, later = self._split(steps)
         log = Log.of_columns(self.engines, now, self._step_blocks, self.before)
-        log.gated = self.gated
+        log.gated, log.mixed = self.gated, self.mixed
         history = History(log)
         requests = history.requests
         ended = np.full(len(requests), at_end) | _over(history)

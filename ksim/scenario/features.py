@@ -79,8 +79,8 @@ def _speculates(model: Model, serve: EngineSettings, scenario: Scenario | None) 
 
 
 def _has_adapters(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
-    load = scenario.workload.synthetic if scenario else None
-    return serve.enable_lora or (load is not None and load.adapters is not None)
+    return serve.enable_lora or (scenario is not None and any(
+        load.adapters is not None for load in scenario.workload.syntheses.values()))
 
 
 def _cuts_steps(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
@@ -98,8 +98,8 @@ def _moves_kv(model: Model, serve: EngineSettings, scenario: Scenario | None) ->
 
 def _samples(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
     """Whether a synthetic load asks for beams, or for log-probabilities of prompts."""
-    load = scenario.workload.synthetic if scenario else None
-    return load is not None and (bool(load.beam_width) or load.prompt_logprobs is not None)
+    return scenario is not None and any(load.beam_width or load.prompt_logprobs is not None
+                                        for load in scenario.workload.syntheses.values())
 
 
 def _sets_power(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:

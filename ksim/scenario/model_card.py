@@ -14,6 +14,7 @@ from attrs import asdict, evolve, frozen
 from ksim.compute import drafters
 from ksim.compute.adapters import slots_of
 from ksim.compute.model import AttentionKind, Model, ModelPart
+from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import GIB
@@ -28,7 +29,9 @@ from ksim.scenario.sizing import layout_of, memory, shards_of, usable
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import Shard
+from ksim.workload.arrivals import Arrivals
 from ksim.workload.replay import Replay, Workload
+from ksim.workload.synthetic import Synthetic
 
 __all__ = ["Fit", "ModelCard", "fits_on", "kv_bytes_per_token", "WorkloadSize", "MANY_REQUESTS", "MANY_TOKENS"]
 
@@ -251,15 +254,26 @@ class WorkloadSize:
 
         Raises what reading the workload raises.
         """
-        workload = scenario.workload
-        if workload.replay is not None:
-            return cls._of_trace(workload.replay, scenario.seed)
-        assert workload.synthetic, "a workload without a replay is synthetic"
-        sample = [*islice(workload.requests(scenario.seed), SAMPLE)]
+        workload, seed = scenario.workload, scenario.seed
+        sizes = [cls._of_trace(source.replay, seed) for source in workload.sources.values() if source.replay]
+        for name, load in ((key.split(".")[-2], load) for key, load in workload.syntheses.items()):
+            share = workload.shares.get(name, 1.0) / (sum(workload.shares.values()) or 1.0)
+            requests = load.requests(seed, workload.times_of(name, seed))
+            sizes.append(cls._of_synthetic(load, workload.common(name), share, requests))
+        return cls(sum(size.requests for size in sizes), sum(size.tokens for size in sizes),
+                   max(size.span for size in sizes))
+
+    @classmethod
+    def _of_synthetic(cls, load: Synthetic, common: tuple[Arrivals, int] | None, share: float,
+                      requests: Iterator[Request]) -> "WorkloadSize":
+        """The size of a *load* with these *requests*, or of its *share* of *common* arrivals, so many at most."""
+        sample = [*islice(requests, SAMPLE)]
         # Sessions arrive, and have several turns.
         arriving = len({request.session or request.id for request in sample})
-        count = round(min(workload.synthetic.most, workload.synthetic.arrivals.expected * len(sample) / arriving))
-        return cls(count, round(count * sum(request.output for request in sample) / len(sample)))
+        arrivals, most = common or (load.arrivals, load.most)
+        turns = len(sample) / max(1, arriving)
+        count = round(share * min(most, arrivals.expected) * turns if common else min(most, arrivals.expected * turns))
+        return cls(count, round(count * sum(request.output for request in sample) / max(1, len(sample))))
 
     @classmethod
     def _of_trace(cls, replay: Replay, seed: int) -> "WorkloadSize":

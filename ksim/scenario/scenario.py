@@ -25,12 +25,13 @@ from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings, RankSetting
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.specs.startup import Startup
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.replay import Replay, Workload
+from ksim.workload.replay import MixedWorkload, Replay, Workload
 from ksim.workload.synthetic import Synthetic
 
 #: The tables in which a key is looked for.
 _TABLES: Mapping[str, type] = {
-    "serve": EngineSettings, "workload": Workload, "workload.synthetic": Synthetic, "workload.replay": Replay,
+    "serve": EngineSettings, "workload": Workload, "workload.mix.NAME": MixedWorkload,
+    "workload.synthetic": Synthetic, "workload.replay": Replay,
     "workload.synthetic.arrivals": Arrivals, "slo": Slo, "power": PowerSettings, "energy": Footprint,
     "signals": SignalSettings, "pools.NAME": PoolSettings, "ranks": RankSettings}
 
@@ -85,9 +86,10 @@ def misplaced(error: UnknownKey, top: type) -> UnknownKey:
 #: Keys whose values are paths relative to the scenario's folder; a catalogue key holds a path if it ends like a file.
 _CATALOGUE = ("model", "gpu", "system", "host", "engine")
 _PATHS = (*((key,) for key in _CATALOGUE), ("gpu", "name"), ("energy", "grid"), ("oracle", "path"), ("routing", "path"),
-          ("router", "config"), ("pair_router", "config"),
-          ("workload", "replay", "path"), ("workload", "synthetic", "prompt", "path"),
-          ("workload", "synthetic", "output", "path"))
+          ("router", "config"), ("pair_router", "config"), ("workload", "arrivals", "path"))
+#: The same in a workload, or in one of a mix.
+_PATHS_OF_WORKLOADS = (("model",), ("replay", "path"), ("synthetic", "arrivals", "path"),
+                       ("synthetic", "prompt", "path"), ("synthetic", "output", "path"))
 
 
 def native(value: Any, where: str) -> Any:
@@ -133,13 +135,18 @@ def _gpu_named(table: Mapping[str, Any]) -> dict[str, Any]:
 def rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """*table* with its relative paths made absolute, and GPUs named of which it has figures alone."""
     absolute = _gpu_named(table)
-    pools = absolute.get("pools")
-    in_pools = [("pools", name, *key) for name in (pools if isinstance(pools, Mapping) else ())
-                for key in (*((key,) for key in _CATALOGUE), ("gpu", "name"))]
+    pools, workload = absolute.get("pools"), absolute.get("workload")
+    mix = workload.get("mix") if isinstance(workload, Mapping) else None
+    if mix and isinstance(workload, Mapping) and (also := {"synthetic", "replay"} & {*workload}):
+        raise ConfigError(f"workload.{min(also)}", "is beside a mix; leave it out, or put it under workload.mix.NAME")
+    named = [("pools", name, *key) for name in (pools if isinstance(pools, Mapping) else ())
+             for key in (*((key,) for key in _CATALOGUE), ("gpu", "name"))]
+    loads = [("workload",), *(("workload", "mix", name) for name in (mix if isinstance(mix, Mapping) else ()))]
+    named += [(*load, *key) for load in loads for key in _PATHS_OF_WORKLOADS]
     if isinstance(pools, Mapping):
         absolute["pools"] = {name: _gpu_named(pool) if isinstance(pool, Mapping) else pool
                              for name, pool in pools.items()}
-    for keys in (*_PATHS, *in_pools):
+    for keys in (*_PATHS, *named):
         holder: Any = absolute
         for key in keys[:-1]:
             if not isinstance(holder.get(key), Mapping):
@@ -150,7 +157,7 @@ def rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             value = holder.get(keys[-1])
             if isinstance(value, str) and (keys[-1] == "path" or catalog.is_file(value) or
                                            (keys[-1] == "config" and value.endswith((".yaml", ".yml"))) or
-                                           (keys == ("model",) and _is_folder(value, folder))):
+                                           (keys[-1] == "model" and _is_folder(value, folder))):
                 holder[keys[-1]] = os.path.abspath(folder / value)  # noqa: PTH100  resolve() fails on loops of links
     return absolute
 
@@ -181,7 +188,7 @@ def beside(whole: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _are_tables(*values: Any) -> bool:
-    """Whether *values* are tables, and none names a plug-in."""
+    """Whether *values* are tables that name no plug-in."""
     return all(isinstance(value, Mapping) and "name" not in value for value in values)
 
 
@@ -291,7 +298,7 @@ class Scenario:
     model: str
     """The model: a catalogue name, or the path of a Hugging Face config.json or of its folder. Names: models."""
     workload: Workload
-    """The requests that arrive: either a `replay` or a `synthetic` workload."""
+    """The requests that arrive: a `replay` or a `synthetic` workload, or a `mix` of several."""
     engine: str = "vllm-0.33"
     """The engine release whose scheduler and defaults are simulated. Names: engines."""
     gpu: Annotated[str | Choice | None, Gpu] = None
@@ -385,7 +392,17 @@ class Scenario:
             raise misplaced(error, cls) from None
         for name in made.pools:
             _check_pool(made, name, where)
+        _check_models(made, where)
         return made
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that its pools serve, each once."""
+        return tuple(dict.fromkeys(map(self.model_of, self.pools))) or (self.model,)
+
+    def model_of(self, name: str) -> str:
+        """The model that the pool *name* serves."""
+        return self.pools[name].model or self.model
 
     def autoscaler_of(self, name: str) -> Choice | None:
         """What scales the pool *name*: its own autoscaler, or that of all pools; None where nothing does."""
@@ -395,10 +412,12 @@ class Scenario:
         """The scenario of the pool *name* alone, in which a key that the pool does not set is as it is here."""
         pool = self.pools[name]
         own: dict[str, Any] = {"gpu": pool.gpu, "system": pool.system} if pool.gpu or pool.system else {}
-        own |= {key: value for key in ("nodes", "engine", "host", "autoscaler")
+        own |= {key: value for key in ("model", "nodes", "engine", "host", "autoscaler")
                 if (value := getattr(pool, key)) is not None}
         serve = structure(EngineSettings, merged(plain(self.serve), pool.serve), f"pools.{name}.serve")
-        return evolve(self, pools={}, serve=serve, **own)
+        workload = self.workload if len(self.models) == 1 else (
+            self.workload.of_model(self.model_of(name), self.model) or structure(Workload, ANY_WORKLOAD))
+        return evolve(self, pools={}, serve=serve, workload=workload, **own)
 
     def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
         """Return a scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""
@@ -413,8 +432,10 @@ class Scenario:
 
 
 def _table(scenario: Scenario) -> dict[str, Any]:
-    """*scenario* as a table, with `pools` only if there are any."""
+    """*scenario* as a table, with `pools` and a `mix` only if there are any."""
     table: dict[str, Any] = plain(scenario)
+    if not scenario.workload.mix:
+        del table["workload"]["mix"]
     if not scenario.pools:
         del table["pools"]
     return table
@@ -430,6 +451,18 @@ def _check_pool(scenario: Scenario, name: str, where: str) -> None:
                                                                  " name one, or set replicas")
     serve = merged(plain(scenario.serve), pool.serve)
     structure(_Serving, {"pools": {name: {"serve": serve}}}, where)
+
+
+def _check_models(scenario: Scenario, where: str) -> None:
+    """Raise ConfigError for requests of a model that no pool serves."""
+    served, workload = scenario.models, scenario.workload
+    asked = {"model": scenario.model} if workload.synthetic else {
+        f"workload.mix.{name}.model": part.model or (scenario.model if part.synthetic else served[0])
+        for name, part in workload.mix.items()}
+    for key, model in asked.items():
+        if model not in served:
+            raise ConfigError(f"{where}: {key}", f"is {model!r}, and no pool serves it; name one of"
+                                                 f" {', '.join(served)}, or add a pool with model = {model!r}")
 
 
 @frozen

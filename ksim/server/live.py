@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import define, evolve, field
 
-from ksim.cluster.cluster import Cluster
+from ksim.cluster.cluster import Clients
 from ksim.engine.event_engine import EventEngine, Sampled
 from ksim.engine.loop_times import Horizon
 from ksim.flow.batch import Batch
@@ -227,7 +227,7 @@ class Live:
     tells: bool = False
     env: Horizon = field(factory=Horizon, init=False)
     log: LiveLog = field(init=False)
-    cluster: Cluster = field(init=False)
+    cluster: Clients = field(init=False)
     handles: dict[int, Handle] = field(factory=dict, init=False)  # of requests that have not ended, by their ids
     _leaving: dict[int, Handle] = field(factory=dict, init=False)  # whose clients have gone, until that time is played
     draining: bool = field(default=False, init=False)

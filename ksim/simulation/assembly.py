@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import simpy
 from attrs import evolve, field, fields_dict, frozen, has
 
-from ksim.cluster.cluster import Cluster, RemoteReplica
+from ksim.cluster.cluster import Clients, Cluster, RemoteReplica
 from ksim.cluster.signals import check_signals, late_events, signals_of, watches
 from ksim.cost.energy import Clock
 from ksim.cost.step import Timer
@@ -37,11 +37,12 @@ from ksim.scenario.features import load_feature
 from ksim.scenario.sizing import limits
 from ksim.scheduling.scheduler import Rules, mixed, scheduler_of
 from ksim.simulation.features import Connection, KvMoves
-from ksim.simulation.fleet import Fleet
+from ksim.simulation.fleet import Fleet, splits
 from ksim.simulation.pool import EnginePlace, EnginePool
 from ksim.specs.hardware import Gpu
 
 if TYPE_CHECKING:
+    from ksim.cluster.gateway import Gateway
     from ksim.engine.collective_flows import CollectiveFlows
 
 T = TypeVar("T")
@@ -55,17 +56,20 @@ VLLM = Choice("vllm")
 EACH_SIDE = Choice("each_side")
 
 
-def router_of(fleet: Fleet) -> Any:
-    """What chooses an engine for each request; raises ConfigError if it needs signals that are turned off."""
+def router_of(fleet: Fleet, split: bool | None = None) -> Any:
+    """What chooses an engine for each request; raises ConfigError if it needs signals that are turned off.
+
+    Where requests of a model are *split*, by default those of any, there is a pair router in its place.
+    """
     router = _routers_made(fleet, "cluster.routers", fleet.scenario.router)
-    if not fleet.splits:
+    if not (fleet.splits if split is None else split):
         check_signals(router, fleet.scenario.router.name, fleet.scenario.signals)
     return router
 
 
-def pair_router_of(fleet: Fleet) -> Any:
+def pair_router_of(fleet: Fleet, split: bool | None = None) -> Any:
     """What chooses two engines for each request; None where no engine prefills for others."""
-    if not fleet.splits:
+    if not (fleet.splits if split is None else split):
         return None
     choice = fleet.scenario.pair_router or EACH_SIDE
     router = _routers_made(fleet, "cluster.pair_routers", choice)
@@ -82,33 +86,75 @@ def _routers_made(fleet: Fleet, folder: str, choice: Choice) -> Any:
 
 
 def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[], None],
-          here: Container[int] | None = None, tells: bool = False) -> Cluster:
-    """Build the engines of *fleet* and the cluster around them; engines that are not *here* run in other processes.
+          here: Container[int] | None = None, tells: bool = False) -> Clients:
+    """Build the engines of *fleet* and the cluster around them, or that of each model that it serves.
 
-    Caches of an engine that *tells* let anybody know what enters and leaves them.
+    Engines that are not *here* run in other processes.  Caches of an engine that *tells* let anybody know what enters
+    and leaves them.
     """
     fleet = Fleet.of(fleet)
-    scenario = fleet.scenario
-    if scenario.workload.may_abort:
+    if fleet.scenario.workload.may_abort:
         fleet = fleet.stepping()
-    router, pair_router = router_of(fleet), pair_router_of(fleet)
-    chooser, key = pair_router or router, "pair_router" if pair_router else "router"
-    gateway = _first(feature.gateway(scenario, chooser, env, log) for feature in fleet.features)
-    signals = signals_of(gateway.sharing(chooser, key) if gateway else chooser, key)
     moves = _first(feature.moves(fleet.pools, fleet.links, env, log) for feature in fleet.features)
-    watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
-    assembly = _Assembly(env, log, watched, here, tells or late_events(signals, scenario.signals), moves, fleet)
-    engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
-    _tell_measured(engines, chooser, gateway and gateway.control)
-    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=moves.transfers if moves else None,
-                   prepare=_preparation(fleet.pools[0].deployment), signals=scenario.signals, seed=scenario.seed,
-                   gateway=gateway)
+    sites = {model: _Site.of(fleet, pools, env, log, moves) for model, pools in fleet.models.items()}
+    assemblies = {model: site.assembly(here, tells) for model, site in sites.items()}
+    built = [(pool, [*assemblies[pool.model].engines(pool)]) for pool in fleet.pools]
+    most, log.mixed = fleet.scenario.workload.max_concurrency, bool(fleet.scenario.workload.mix) or len(sites) > 1
+    if len(sites) == 1:
+        (site,) = sites.values()
+        return site.cluster([engine for _, engines in built for engine in engines], most, on_end, site.prepare)
+    from ksim.cluster.models import ClusterOfModels  # for fleets of several alone
+
+    clusters = {model: site.cluster([engine for pool, engines in built if pool.model == model for engine in engines])
+                for model, site in sites.items()}
+    return ClusterOfModels(env, [engine for _, engines in built for engine in engines], log, clusters,
+                           usual=fleet.scenario.model, max_concurrency=most, on_end=on_end,
+                           prepares={model: site.prepare for model, site in sites.items() if site.prepare})
 
 
-def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
-    """What makes of a request what the model sees, if anything does; all pools serve one model."""
-    return _first(feature.preparation(deployment) for feature in deployment.features)
+@frozen
+class _Site:
+    """Where the requests for one model are served: the pools of a fleet that do so, and what is before them."""
+
+    fleet: Fleet
+    pools: Sequence[EnginePool]
+    env: Horizon
+    log: Log
+    moves: KvMoves | None
+    router: Any
+    pair_router: Any
+    gateway: "Gateway | None"
+
+    @classmethod
+    def of(cls, fleet: Fleet, pools: Sequence[EnginePool], env: Horizon, log: Log, moves: KvMoves | None) -> "_Site":
+        router, pair_router = router_of(fleet, splits(pools)), pair_router_of(fleet, splits(pools))
+        gateway = _first(feature.gateway(fleet.scenario, pair_router or router, env, log) for feature in fleet.features)
+        return cls(fleet, pools, env, log, moves, router=router, pair_router=pair_router, gateway=gateway)
+
+    def assembly(self, here: Container[int] | None, tells: bool) -> "_Assembly":
+        """What builds its engines."""
+        settings, chooser = self.fleet.scenario.signals, self.pair_router or self.router
+        key, several = "pair_router" if self.pair_router else "router", sum(len(pool.places) for pool in self.pools) > 1
+        signals = signals_of(self.gateway.sharing(chooser, key) if self.gateway else chooser, key)
+        watched = (several or self.gateway is not None) and watches(signals, settings)
+        return _Assembly(self.env, self.log, watched, here, tells or late_events(signals, settings), self.moves,
+                         self.fleet)
+
+    @property
+    def prepare(self) -> Callable[[Request], Request] | None:
+        """What makes of a request what the model sees, if anything does."""
+        deployment = self.pools[0].deployment
+        return _first(feature.preparation(deployment) for feature in deployment.features)
+
+    def cluster(self, engines: Sequence[Engine | RemoteReplica], most: int | None = None,
+                on_end: Callable[[], None] = lambda: None,
+                prepare: Callable[[Request], Request] | None = None) -> Cluster:
+        """The cluster of these *engines*, with at most so many requests in flight."""
+        scenario = self.fleet.scenario
+        _tell_measured(engines, self.pair_router or self.router, self.gateway and self.gateway.control)
+        return Cluster(self.env, self.router, engines, self.log, most, on_end, pair_router=self.pair_router,
+                       transfer_network=self.moves.transfers if self.moves else None, prepare=prepare,
+                       signals=scenario.signals, seed=scenario.seed, gateway=self.gateway)
 
 
 def _first(made: Iterable[T | None]) -> T | None:
@@ -176,7 +222,8 @@ class _Assembly:
         scheduler = _scheduler(deployment, cache, [*rules, *connection.rules, *_rules_of(cache)])
         if connection.endpoint is not None:
             connection.endpoint.serve(scheduler)
-        self.log.engines.append(_record(pool, number, place, cache))
+        record = _record(pool, number, place, cache)
+        self.log.engines.append(evolve(record, model=pool.model) if len(self.fleet.models) > 1 else record)
         common: dict[str, Any] = {
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": timers, "workers": serve.gpus,

@@ -25,7 +25,7 @@ from ksim.scheduling.scheduler import Rules
 from ksim.simulation.pool import EnginePlace, EnginePool
 
 if TYPE_CHECKING:
-    from ksim.cluster.cluster import Cluster
+    from ksim.cluster.cluster import Clients
     from ksim.cluster.gateway import Gateway
     from ksim.engine.collective_flows import CollectiveFlows
     from ksim.engine.governors import Supervised
@@ -86,7 +86,7 @@ class RunningFleet(Protocol):
     def scenario(self) -> Scenario: ...
 
     @property
-    def cluster(self) -> "Cluster": ...
+    def cluster(self) -> "Clients": ...
 
     @property
     def env(self) -> Horizon: ...

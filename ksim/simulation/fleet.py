@@ -19,7 +19,7 @@ from ksim.scenario.sizing import pack
 from ksim.simulation.features import WiredFeature
 from ksim.simulation.pool import EnginePlace, EnginePool, named
 from ksim.specs.hardware import System
-from ksim.specs.settings import EngineSettings, PoolSettings
+from ksim.specs.settings import EngineSettings
 
 
 @frozen
@@ -54,7 +54,7 @@ class Fleet:
         disks = any(feature.uses_disks(pools) for feature in _features(pools))
         machines = tuple(evolve(part, disks=disks) for part in machines)
         fleet = cls(scenario, pools, machines)
-        _check_router(scenario, fleet.splits)
+        _check_router(scenario, {model: splits(pools) for model, pools in fleet.models.items()})
         for feature in fleet.features:
             feature.check_fleet(scenario, pools, fleet.links)
         return fleet
@@ -75,9 +75,17 @@ class Fleet:
         return sum(len(pool.places) for pool in self.pools)
 
     @property
+    def models(self) -> dict[str, list[EnginePool]]:
+        """The pools of each model that is served, by its name in the scenario."""
+        found: dict[str, list[EnginePool]] = {}
+        for pool in self.pools:
+            found.setdefault(pool.model, []).append(pool)
+        return found
+
+    @property
     def splits(self) -> bool:
         """Whether requests may be prefilled by one engine and decoded by another."""
-        return any(pool.role == "prefill" for pool in self.pools)
+        return any(map(splits, self.models.values()))
 
     @property
     def deployments(self) -> list[Deployment]:
@@ -119,6 +127,11 @@ class Fleet:
             named(pool.name, pool.deployment.check_memory)
 
 
+def splits(pools: Iterable[EnginePool]) -> bool:
+    """Whether requests for the model of these *pools* may be prefilled by one engine and decoded by another."""
+    return any(pool.role == "prefill" for pool in pools)
+
+
 def _features(pools: Sequence[EnginePool]) -> list[WiredFeature]:
     return [*dict.fromkeys(feature for pool in pools for feature in pool.deployment.features)]
 
@@ -131,10 +144,11 @@ def _of_one(deployment: Deployment) -> Fleet:
     return Fleet._joined(deployment.scenario, [pool], [Machines(deployment.system, deployment.gpu)])
 
 
-def _check_roles(pools: Mapping[str, PoolSettings]) -> None:
-    """Raise ConfigError for a role that needs engines of another role, where there are none."""
-    roles = {pool.role for pool in pools.values()}
-    for name, pool in pools.items():
+def _check_roles(scenario: Scenario) -> None:
+    """Raise ConfigError for a role that needs engines of another role, where there are none of its model."""
+    for name, pool in scenario.pools.items():
+        model = scenario.model_of(name)
+        roles = {other.role for key, other in scenario.pools.items() if scenario.model_of(key) == model}
         if pool.role == "prefill" and roles == {"prefill"}:
             raise ConfigError(f"pools.{name}.role", "is 'prefill', and no pool decodes; add one of role 'decode' or"
                                                     " 'both'")
@@ -143,12 +157,12 @@ def _check_roles(pools: Mapping[str, PoolSettings]) -> None:
                                                     " 'prefill', or set 'both'")
 
 
-def _check_router(scenario: Scenario, splits: bool) -> None:
-    """Raise ConfigError for a router that no request would meet, as requests are split or are not."""
-    if scenario.pair_router is not None and not splits:
+def _check_router(scenario: Scenario, split: Mapping[str, bool]) -> None:
+    """Raise ConfigError for a router that no request would meet, as those of each model are *split* or are not."""
+    if scenario.pair_router is not None and not any(split.values()):
         raise ConfigError("pair_router", "chooses prefill and decode engines, and no pool has the role 'prefill'; leave"
                                          " it out, and name a router")
-    if splits and scenario.router != Choice("round_robin"):
+    if all(split.values()) and scenario.router != Choice("round_robin"):
         name = scenario.router.name
         raise ConfigError("router", f"is {name!r}, and a pair_router chooses the engines of a fleet with a pool of role"
                                     f" 'prefill'; set pair_router = {{name = 'each_side', prefill = {name!r}, decode ="
@@ -156,7 +170,7 @@ def _check_router(scenario: Scenario, splits: bool) -> None:
 
 
 def _of_pools(scenario: Scenario) -> Fleet:
-    _check_roles(scenario.pools)
+    _check_roles(scenario)
     deployments = {name: named(name, partial(_deployment, scenario, name)) for name in scenario.pools}
     sharing: dict[Any, list[str]] = {}  # pools by the nodes that they lie on
     for name, deployment in deployments.items():
@@ -174,9 +188,9 @@ def _of_pools(scenario: Scenario) -> Fleet:
 
 
 def _deployment(scenario: Scenario, name: str) -> Deployment:
-    """The deployment of the pool *name*, which has a connector if the fleet splits requests."""
+    """The deployment of the pool *name*, which has a connector if requests of its model are split."""
     alone = scenario.of_pool(name)
-    if any(pool.role == "prefill" for pool in scenario.pools.values()):
+    if any(pool.role == "prefill" and scenario.model_of(key) == alone.model for key, pool in scenario.pools.items()):
         config = load_feature("connectors").completed(alone.serve.kv_transfer_config, scenario.pools[name].role)
         return Deployment.of(evolve(alone, serve=evolve(alone.serve, kv_transfer_config=config)))
     return Deployment.of(alone)

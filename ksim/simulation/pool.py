@@ -41,6 +41,11 @@ class EnginePool:
     offset: int = 0
 
     @property
+    def model(self) -> str:
+        """What it serves, as the scenario names it."""
+        return self.deployment.scenario.model
+
+    @property
     def numbers(self) -> range:
         """The numbers of its engines."""
         return range(self.start, self.start + len(self.places))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import simpy
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
-from ksim.cluster.cluster import Cluster
+from ksim.cluster.cluster import Clients
 from ksim.cluster.signals import signals_of
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import Finished, Rejected
@@ -30,6 +30,7 @@ from ksim.simulation.assembly import build, router_of
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.pool import EnginePool
 from ksim.simulation.processes import run_in_processes
+from ksim.specs.settings import Slo
 from ksim.views.result import Result
 from ksim.workload.rows import Ledger
 
@@ -83,7 +84,7 @@ def play(fleet: Fleet | Deployment, requests: Iterable[Request], on_end: Callabl
 
 def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
           here: Container[int] | None = None,
-          begin: "Callable[[Running], None]" = lambda running: None) -> Cluster:
+          begin: "Callable[[Running], None]" = lambda running: None) -> Clients:
     """Serve *requests* as `play` does, and record what happens in *log*, which may drop what it has written.
 
     `begin` is called before the first event, so that a process of the caller's can look at the run while it goes on.
@@ -108,7 +109,7 @@ class Running:
     """A run of *fleet* that goes on, while its requests are *coming*."""
 
     fleet: Fleet
-    cluster: Cluster
+    cluster: Clients
     coming: simpy.Event
 
     @property
@@ -134,9 +135,8 @@ class Running:
     @property
     def over(self) -> bool:
         """Whether all requests have come and ended."""
-        gateway = self.cluster.gateway
         return (self.coming.processed and not any(getattr(engine, "outstanding", 0) for engine in self.cluster.engines)
-                and not (gateway is not None and gateway.busy))
+                and not self.cluster.busy)
 
     def result(self) -> Result:
         """The result of what has happened by now; engines write down the rest of it first."""
@@ -148,12 +148,27 @@ def requests_of(fleet: Fleet, ledger: Ledger) -> Iterator[Request]:
     """The requests of the scenario's workload; *ledger* says what had to be changed to read them, and of how many the
     engines cut the output."""
     scenario, cut = fleet.scenario, 0
-    longest = max(deployment.serve.max_model_len or 0 for deployment in fleet.deployments)
-    for request in scenario.workload.requests(scenario.seed, ledger):
-        cut += request.prompt < longest < request.prompt + request.output
+    limits = {model: max(pool.deployment.serve.max_model_len or 0 for pool in pools)
+              for model, pools in fleet.models.items()}
+    longest = max(limits.values())
+    for request in _for_models(fleet, scenario.workload.requests(scenario.seed, ledger)):
+        most = limits.get(request.model, longest)
+        cut += request.prompt < most < request.prompt + request.output
         yield request
     if cut:
-        ledger.notes.append(f"requests whose output max_model_len = {longest} cuts short: {cut:,}")
+        said = " or ".join(map(str, dict.fromkeys(limits.values())))
+        ledger.notes.append(f"requests whose output max_model_len = {said} cuts short: {cut:,}")
+
+
+def _for_models(fleet: Fleet, requests: Iterator[Request]) -> Iterator[Request]:
+    """*requests* that all name their models where there are several: KV of one is of no use to another."""
+    return requests if len(fleet.models) == 1 else map(partial(_for_model, fleet.scenario.model), requests)
+
+
+def _for_model(usual: str, request: Request) -> Request:
+    """*request* for its model, or for the *usual* one."""
+    model, chunks = request.model or usual, request.chunks
+    return evolve(request, model=model, chunks=((model, chunks[0]), *chunks[1:]) if chunks else ())
 
 
 def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result:
@@ -239,13 +254,17 @@ def _run_remarks(fleet: Fleet, summary: Callable[[], Summary]) -> Iterator[str]:
 def labels_of(fleet: Fleet) -> dict[str, str | int | float | bool | None]:
     """What was run, as the summary names it."""
     scenario = fleet.scenario
-    return {"model_id": scenario.model, "gpu": fleet.gpu_names, "seed": scenario.seed,
+    return {"model_id": ", ".join(fleet.models), "gpu": fleet.gpu_names, "seed": scenario.seed,
             "max_concurrency": scenario.workload.max_concurrency}
 
 
 def targets_of(scenario: Scenario) -> LatencyTargets:
-    """The latency targets that goodput counts by."""
-    slo = scenario.slo
+    """The latency targets that goodput counts by, and those of workloads of a mix that have their own."""
+    own = {name: _targets(part.slo) for name, part in scenario.workload.mix.items() if part.slo is not None}
+    return evolve(_targets(scenario.slo), workloads=own)
+
+
+def _targets(slo: Slo) -> LatencyTargets:
     return LatencyTargets(ttft=slo.ttft, tpot=slo.tpot, e2el=slo.e2el)
 
 

@@ -324,9 +324,7 @@ ROLES = ("prefill", "decode", "both")
 
 @frozen
 class PoolSettings:
-    """What a pool is for, how large it is, and where it differs from the scenario.
-
-    A key that is not set is that of the scenario.
+    """What a pool is for, how large it is, and where it differs from the scenario, whose keys count where it has none.
     """
 
     role: str = field(validator=in_(ROLES))
@@ -337,6 +335,8 @@ class PoolSettings:
     start. Unit: replicas."""
     max_replicas: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
     """The most that an autoscaler may have; there are GPUs for them. Unit: replicas. Default: replicas. Example: 8."""
+    model: str | None = None
+    """What it serves: requests for that model. Default: the scenario's. Names: models. Example: "qwen2.5-7b"."""
     autoscaler: Choice | None = None
     """What scales this pool alone. Default: the scenario's, for all pools. Names: autoscaling. Example: "hpa"."""
     gpu: Annotated[str | Choice | None, Gpu] = None

@@ -21,7 +21,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ksim.results.numbers import Summary, pool_numbers
+from ksim.results.numbers import GROUPS, Summary, group_numbers, pool_numbers
 from ksim.views.wording import UNLIMITED, WIDTH, written
 
 #: Elements without an end.
@@ -290,6 +290,27 @@ def pool_tables(summary: Summary) -> Iterator[Table]:
     pools = iter(summary.get("pools", {}).items())
     while some := dict(islice(pools, _BESIDE)):
         yield _of_pools(some)
+
+
+def groups_of(summary: Mapping[str, Any]) -> Mapping[str, Mapping[str, Summary]]:
+    """The rows of workloads, of models and of tenants that have latencies, by name; none for a run without a mix."""
+    return {key: summary[key] for key in GROUPS if key in summary and (
+        "workloads" in summary or "models" in summary)}
+
+
+def group_tables(summary: Summary) -> Iterator[Table]:
+    """Tables of workloads, of models and of tenants, up to four side by side; none for a run without a mix."""
+    for key, rows in groups_of(summary).items():
+        groups = iter(rows.items())
+        while some := dict(islice(groups, _BESIDE)):
+            yield Table((Column(key.title(), least=22), *(Column(name, number=True) for name in some)),
+                        [TableRow(tuple(cells)) for cells in group_rows(some)])
+
+
+def group_rows(groups: Mapping[str, Summary]) -> Iterator[list[str]]:
+    """The titles and numbers of these workloads, models or tenants, of all rows that say something of one of them."""
+    for row in group_numbers(groups.values()):
+        yield [row.title, *(written(row, group.get(row.key)) for group in groups.values())]
 
 
 def _of_pools(pools: dict[str, Summary]) -> Table:

@@ -26,7 +26,19 @@ from ksim.results.numbers import (
     number_of,
 )
 from ksim.results.steps import ratio
-from ksim.views.tables import Cell, Column, Table, beside, notebook, pairs, pool_rows, pool_tables
+from ksim.views.tables import (
+    Cell,
+    Column,
+    Table,
+    beside,
+    group_rows,
+    group_tables,
+    groups_of,
+    notebook,
+    pairs,
+    pool_rows,
+    pool_tables,
+)
 from ksim.views.wording import Insight, endings, growing, listed, number, outwards, percent, written
 
 _BAR = 10
@@ -51,6 +63,7 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
         _intervals(summary),
         beside(*(_block(summary, title) for title in ("Throughput", "GPUs", "Cache"))),
         *pool_tables(summary),
+        *group_tables(summary),
         *energy_block(summary),
         _time_table(kernels),
         _notes(notes),
@@ -212,6 +225,8 @@ def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str,
                  for name in LATENCIES]
     pools = summary.get("pools", {})
     beside = [Table.of("pools", *(f">{name}" for name in pools), rows=pool_rows(pools))] if pools else []
+    beside += [Table.of(key, *(f">{name}" for name in groups), rows=group_rows(groups))
+               for key, groups in groups_of(summary).items()]
     rows = [(NUMBERS[key].title, written(NUMBERS[key], value)) for key in IN_NOTEBOOKS
             if (value := summary[key]) is not None]
     return notebook(title, f"{ended} in {number(summary['duration'])} s of simulated time",

@@ -1,161 +1,33 @@
 """Arrivals: the processes that draw them, at rates that may change with time, and the statistics of given ones.
 
-Phases of a rate follow each other; each is constant, a ramp or a sine.  Arrivals with such a rate come from those with
-a rate of one by a change of time: the n-th of these, at u, arrives when the integral of the rate has come to u.  A
-Poisson process stays one (Lewis and Shedler, "Simulation of nonhomogeneous Poisson processes by thinning", 1979,
-section 2), and the arrivals to expect in any time are the integral over it.
+Arrivals with a rate that changes come from those with a rate of one by a change of time: the n-th of these, at u,
+arrives when the integral of the rate has come to u.  A Poisson process stays one (Lewis and Shedler, "Simulation of
+nonhomogeneous Poisson processes by thinning", 1979, section 2), and the arrivals to expect in any time are the integral
+over it.  Spikes come on top, as arrivals of their own.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import islice, repeat, takewhile
-from math import inf, isfinite, nan, pi, sqrt
+from heapq import merge
+from itertools import islice, pairwise, repeat, takewhile
+from math import inf, nan, sqrt
+from pathlib import Path
 from typing import ClassVar
 
 import attrs
 import numpy as np
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 from numpy.typing import NDArray
 
-from ksim.foundation.units import LONGEST, Seconds, optional_quantity
+from ksim.workload.rates import Phase, RateAt, Rates, Spike, check_order, phases_between, phases_of, scaled
 
-__all__ = ["Phase", "Rates", "Arrivals", "ArrivalSummary", "ArrivalTally"]
-
-
-Floats = NDArray[np.float64]
-#: Halvings that find a time in a sine to the last bit of a double.
-_HALVINGS = 64
-_MOST = 1e9
-
-
-@frozen
-class Phase:
-    """A part of the time: a constant rate, a ramp from `rate` to `to`, or a sine around `rate`."""
-
-    rate: float = field(validator=(ge(0.0), le(_MOST)))
-    """Rate of arrivals; the mean of a sine. Unit: requests/s."""
-    for_: Seconds | None = field(default=None, converter=optional_quantity,
-                                 validator=optional((gt(0.0), le(LONGEST))))
-    """How long the phase lasts. Unit: s. Default: to the end, in the last phase. Example: "90 s"."""
-    to: float | None = field(default=None, validator=optional((ge(0.0), le(_MOST))))
-    """Rate at the end of a ramp. Unit: requests/s. Default: `rate`. Example: 10.0."""
-    amplitude: float = field(default=0.0, validator=ge(0))
-    """How far a sine goes above and below `rate`: rate + amplitude * sin(2 pi t / period). Unit: requests/s."""
-    period: Seconds | None = field(default=None, converter=optional_quantity,
-                                   validator=optional((gt(0.0), le(LONGEST))))
-    """Time from one peak of the sine to the next. Unit: s. Default: required for a sine. Example: "86400 s"."""
-
-    def __attrs_post_init__(self) -> None:
-        if self.to is not None and (self.amplitude or self.for_ is None):
-            raise ValueError("to is the end of a ramp, which needs a length (for)" if self.for_ is None else
-                             "give to or amplitude: a phase is a ramp or a sine")
-        if bool(self.amplitude) != (self.period is not None):
-            raise ValueError("a sine has an amplitude and a period; give both or neither")
-        if self.amplitude > self.rate:
-            raise ValueError(f"amplitude = {self.amplitude:g} is above rate = {self.rate:g}, and no rate is negative")
-
-    @property
-    def length(self) -> float:
-        """Its length in seconds, which may be infinite."""
-        return inf if self.for_ is None else self.for_
-
-    def integral(self, time: Floats) -> Floats:
-        """Arrivals to expect up to *time*, in seconds from the begin of the phase: an array of the same shape."""
-        expected: Floats = self.rate * time
-        if self.to is not None:
-            return expected + (self.to - self.rate) / self.length * time**2 / 2
-        if self.period is not None:
-            turn = 2 * pi / self.period
-            return expected + self.amplitude / turn * (1 - np.cos(turn * time))
-        return expected
-
-    def time(self, expected: Floats) -> Floats:
-        """The times, in seconds from the begin of the phase, up to which so many arrivals are to be *expected*."""
-        if self.to is not None:
-            slope = (self.to - self.rate) / self.length
-            root = np.sqrt(np.maximum(self.rate**2 + 2 * slope * expected, 0))
-            return np.minimum(2 * expected / np.maximum(self.rate + root, np.finfo(float).tiny), self.length)
-        if self.period is None:
-            return expected / self.rate
-        low = np.maximum(expected - self.amplitude * self.period / pi, 0) / self.rate
-        high = expected / self.rate
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            early = self.integral(middle) < expected
-            low, high = np.where(early, middle, low), np.where(early, high, middle)
-        return np.minimum((low + high) / 2, self.length)
-
-
-@frozen
-class Rates:
-    """The rate of *phases* one after the other; with `repeat`, the first follows the last."""
-
-    phases: Sequence[Phase]
-    repeat: bool = False
-
-    def check(self) -> None:
-        """Raise ValueError for phases that cannot follow each other, and for those in which nobody arrives."""
-        for number, phase in enumerate(self.phases):
-            if phase.for_ is None and (self.repeat or number < len(self.phases) - 1):
-                raise ValueError(f"phases[{number}] has no length; set for, such as for = '90 s'")
-        if self.phases[0].rate == 0 and not self.phases[0].to:
-            raise ValueError("phases[0] has a rate of 0, and the first request arrives at 0 s; leave the phase out")
-        if self.phases[-1].for_ is None and not self.phases[-1].rate:
-            raise ValueError(f"phases[{len(self.phases) - 1}] has a rate of 0 and no end; leave it out")
-        if isfinite(self.length) and self.length > LONGEST:
-            raise ValueError(f"phases last {self.length:g} s, and at most {LONGEST:g} s can be simulated")
-
-    @property
-    def length(self) -> float:
-        """The length of all phases in seconds, which may be infinite."""
-        return sum(phase.length for phase in self.phases)
-
-    @property
-    def constant(self) -> bool:
-        """Whether the rate never changes."""
-        (first, *others) = self.phases
-        return not others and first.period is None and first.to in (None, first.rate)
-
-    @cached_property
-    def _begins(self) -> Floats:
-        """The start of each phase, in seconds: (phases,)."""
-        return np.cumsum([0.0, *(phase.length for phase in self.phases[:-1])])
-
-    @cached_property
-    def _expected(self) -> Floats:
-        """Arrivals to expect up to the end of each phase: (phases,)."""
-        each = [inf if phase.for_ is None else float(phase.integral(np.array(phase.for_))) for phase in self.phases]
-        return np.cumsum(each)
-
-    @property
-    def expected(self) -> float:
-        """Arrivals to expect in all phases, once through."""
-        return float(self._expected[-1])
-
-    @property
-    def mean(self) -> float:
-        """The mean rate in requests/s; of the last phase, if it does not end."""
-        changes = isfinite(self.length) and not self.constant
-        return self.expected / self.length if changes else self.phases[-1].rate
-
-    def times(self, expected: Floats) -> Floats:
-        """The times in seconds up to which so many arrivals are to be *expected*; those after all phases are left out.
-
-        *expected* ascends.  A time at which one phase ends and the next begins belongs to the next.
-        """
-        through = np.floor(expected / self.expected) if self.repeat else np.zeros(len(expected))
-        rest = expected - through * self.expected if self.repeat else expected[expected < self.expected]
-        places = np.minimum(np.searchsorted(self._expected, rest, side="right"), len(self.phases) - 1)
-        times = np.zeros(len(rest))
-        for place in np.unique(places).tolist():
-            here, before = places == place, self._expected[place - 1] if place else 0.0
-            times[here] = self._begins[place] + self.phases[place].time(rest[here] - before)
-        return times + through * self.length if self.repeat else times
+__all__ = ["Arrivals", "ArrivalSummary", "ArrivalTally"]
 
 
 _BLOCK = 4096
+#: More than any run has.
+MOST_ARRIVALS = 10**9
 
 
 @frozen
@@ -168,8 +40,8 @@ class Arrivals:
     less is burstier.  `exact` stretches the times so that the last arrival fits the
     rate, as `vllm bench serve` does; without it, the rate of a short run varies.
 
-    With `phases` the rate changes with time, and gaps are those of `process` at a rate of one, whose times are changed
-    (see `ksim.workload.arrivals`).  Arrivals end with the phases.
+    With `phases`, `points` or a `path` the rate changes with time, and gaps are those of `process` at a rate of one,
+    whose times are changed (see `ksim.workload.arrivals`).  Arrivals end with these.
     """
 
     #: A list in place of the table is that of its phases.
@@ -178,8 +50,8 @@ class Arrivals:
     process: str = field(default="poisson", validator=in_(("poisson", "gamma", "constant", "burst")))
     """Distribution of the gaps; burst sends all at once. Source: vllm bench serve."""
     rate: float | None = field(default=None, validator=optional(and_(gt(0), le(1e9))))
-    """Mean rate; burst has none. Unit: requests/s. Default: required except for burst and with
-    `phases`. Example: 10.0."""
+    """Mean rate; burst has none. Rates of `points` or a `path` are scaled to it. Unit: requests/s. Default: required
+    except for burst and with `phases`, `points` or `path`. Example: 10.0."""
     burstiness: float | None = field(default=None, validator=optional(and_(ge(1e-3), le(1e6))))
     """Shape of gamma: 1 is Poisson, less is burstier. Unit: ratio. Default: required for gamma. Source: vllm bench
     serve --burstiness. Example: 0.5."""
@@ -188,55 +60,135 @@ class Arrivals:
     phases: tuple[Phase, ...] = ()
     """Rates one after the other, in place of `rate`; a list of them may stand in place of the whole table.
     Example: [{rate = 15, for = "90 s"}, {rate = 2, to = 10, for = "60 s"}]."""
+    points: tuple[RateAt, ...] = ()
+    """A table of rates over time, in place of `phases`: the rate is linear from each point to the next, and arrivals
+    end at the last. Example: [{at = 0, rate = 2}, {at = "28800 s", rate = 12}, {at = "86400 s", rate = 2}]."""
+    path: Path | None = field(default=None, converter=attrs.converters.optional(Path))
+    """The same in a file of CSV with the columns time, in s, and rate; relative to the scenario. Default: none.
+    Example: "week.csv"."""
+    steps: bool = False
+    """Let each rate of `points` or `path` last until the next one, the last as long as the one before it: a row for
+    each hour of a day or a week."""
     repeat: bool = False
-    """Begin again after the last phase, until there are `count` requests."""
+    """Begin again after the last phase or point, until there are `count` requests."""
+    spikes: tuple[Spike, ...] = ()
+    """Arrivals on top of all others, each for a while. Example: [{at = "600 s", rate = 30.0, for = "60 s"}]."""
+    share: float | None = field(default=None, validator=optional(and_(ge(1e-9), le(1e9))))
+    """In a mix of workloads, how much of the arrivals of the whole `workload.arrivals` is of this one: its share over
+    the sum of all shares, in place of a rate. Unit: none. Default: arrivals of its own. Example: 3.0."""
 
     def __attrs_post_init__(self) -> None:
-        if self.phases:
-            self._check_phases()
-        elif self.repeat:
-            raise ValueError("repeat is of phases; leave it out, or give some")
+        if given := [key for key, is_set in (("phases", self.phases), ("points", self.points), ("path", self.path))
+                     if is_set]:
+            self._check_rates(given)
+        elif self.share is not None:
+            self._check_share()
+        elif self.repeat or self.steps:
+            raise ValueError(f"{'repeat is of phases, points' if self.repeat else 'steps are of points'} or a path;"
+                             f" leave it out, or give some")
         elif (self.rate is None) != (self.process == "burst"):
             raise ValueError(f"process {self.process!r} takes {'no' if self.rate else 'a'} rate")
         if (self.burstiness is None) == (self.process == "gamma"):
             raise ValueError(f"process {self.process!r} takes {'no' if self.burstiness else 'a'} burstiness")
+        if self.spikes and (self.exact or self.process == "burst"):
+            raise ValueError(f"spikes are of a rate that changes; leave out {'exact' if self.exact else 'the burst'}")
+        if self.spikes and self.path is None and self.changes and not self.repeat:
+            self._check_spikes(self.rates.length)
+
+    def _check_share(self) -> None:
+        """Raise ValueError for a share beside what says when requests arrive."""
+        if others := [each.name for each in attrs.fields(Arrivals)
+                      if each.name != "share" and getattr(self, each.name) != each.default]:
+            raise ValueError(f"a share is of arrivals that workload.arrivals describes; leave out {others[0]}")
+
+    def _check_rates(self, given: Sequence[str]) -> None:
+        """Raise ValueError where *given* keys that say a rate which changes contradict others."""
+        options = {given[-1]: len(given) > 1, "share": self.share is not None,
+                   "rate": given[0] == "phases" and self.rate is not None,
+                   "steps": given[0] == "phases" and self.steps, "exact": self.exact,
+                   "process = 'burst'": self.process == "burst"}
+        if contradicted := [name for name, is_set in options.items() if is_set]:
+            raise ValueError(f"{given[0]} {'says' if given[0] == 'path' else 'say'} when requests arrive; leave out"
+                             f" {contradicted[0]}")
+        for place, (before, point) in enumerate(pairwise(self.points), start=1):
+            try:
+                check_order(before, point, self.steps)
+            except ValueError as error:
+                raise ValueError(f"points[{place}] {error}") from None
+        if self.path is None:
+            self._check_phases()
 
     def _check_phases(self) -> None:
-        options = {"rate": self.rate is not None, "exact": self.exact, "process = 'burst'": self.process == "burst"}
-        if contradicted := [name for name, is_set in options.items() if is_set]:
-            raise ValueError(f"phases say when requests arrive; leave out {contradicted[0]}")
-        self.rates.check()
+        try:
+            self.rates.check()
+        except ValueError as error:
+            raise ValueError(f"points {error}" if self.points else str(error)) from None
+
+    def _check_spikes(self, length: float) -> None:
+        for place, spike in enumerate(self.spikes):
+            if spike.at >= length:
+                raise ValueError(f"spikes[{place}] is at {spike.at:g} s, and arrivals end after {length:g} s")
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is a table of rates, or there are phases."""
+        return bool(self.phases or self.points or self.path)
 
     @property
     def rates(self) -> Rates:
-        """The rate over time; there must be phases."""
-        return Rates(self.phases, self.repeat)
+        """The rate over time, without spikes; it must be one that `changes`.
+
+        Raises DataError for a file of rates that cannot be read.
+        """
+        if self.phases:
+            return Rates(self.phases, self.repeat)
+        made = (phases_between(self.points, self.steps) if self.path is None else
+                phases_of(self.path, self.steps))
+        return Rates(scaled(made, self.rate), self.repeat)
 
     @property
     def expected(self) -> float:
         """The expected number of arrivals, with the first one; infinite where they do not end."""
-        return 1 + self.rates.expected if self.phases and not self.repeat else inf
+        if not self.changes or self.repeat:
+            return inf
+        return 1 + self.rates.expected + sum(spike.rate * spike.for_ for spike in self.spikes)
 
     @property
     def mean(self) -> float | None:
-        """The mean rate in requests/s; None for a burst."""
-        return self.rates.mean if self.phases else self.rate
+        """The mean rate in requests/s, without spikes; None for a burst."""
+        return self.rates.mean if self.changes else self.rate
 
     def times(self, rng: "np.random.Generator", count: int) -> Iterator[float]:
-        """Yield *count* times in seconds, ascending from 0."""
+        """Yield *count* times in seconds, ascending from 0; raises DataError for a file of rates that cannot be read.
+        """
+        if not self.spikes:
+            return self._steady(rng, count)
+        return islice(self._with_spikes(rng), count)
+
+    def _steady(self, rng: "np.random.Generator", count: int) -> Iterator[float]:
+        """The arrivals without those of spikes."""
         if self.process == "burst":
             return repeat(0.0, count)
-        if self.phases and not self.rates.constant:
+        if self.changes and not self.rates.constant:
             return islice(self._changing(rng), count)
         drawn = islice(self._stretched(rng, count) if self.exact else self._endless(rng), count)
-        return takewhile(lambda time: time < self.rates.length, drawn) if self.phases and not self.repeat else drawn
+        return takewhile(lambda time: time < self.rates.length, drawn) if self.changes and not self.repeat else drawn
 
-    def _changing(self, rng: "np.random.Generator") -> Iterator[float]:
+    def _with_spikes(self, rng: "np.random.Generator") -> Iterator[float]:
+        """Those of spikes come from streams of their own, so that all others stay where they are."""
+        if self.changes and not self.repeat:
+            self._check_spikes(self.rates.length)
+        alone = [islice(self._changing(own, Rates(spike.phases)), 1, None)
+                 for spike, own in zip(self.spikes, rng.spawn(len(self.spikes)), strict=True)]
+        return merge(self._steady(rng, MOST_ARRIVALS), *alone)
+
+    def _changing(self, rng: "np.random.Generator", rates: Rates | None = None) -> Iterator[float]:
         """The times of a rate that changes, from those of a rate of one."""
-        rates, now = self.rates, 0.0
+        rates, now = rates or self.rates, 0.0
         yield now
+        unit = Arrivals(self.process, 1.0, self.burstiness)
         while True:
-            ones = now + np.cumsum(evolve(self, rate=1.0, phases=(), repeat=False)._gaps(rng, _BLOCK))
+            ones = now + np.cumsum(unit._gaps(rng, _BLOCK))
             times = rates.times(ones)
             yield from times.tolist()
             if len(times) < len(ones):

@@ -1,12 +1,15 @@
-"""A workload as a scenario states it: the replay of a recorded trace, or synthetic requests, and retries of clients."""
+"""A workload as a scenario states it: the replay of a recorded trace, or synthetic requests, or several of these, and
+retries of clients.
+"""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
 from pathlib import Path
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 
 from ksim.flow.request import Request
@@ -14,11 +17,12 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST, Seconds, optional_quantity, quantity
+from ksim.specs.settings import Slo
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.reading import clock, may_abort, read, recognise
 from ksim.workload.rows import UNITS, Ledger, Row, follows, known_fields
 from ksim.workload.shaping import LengthLimits, from_zero, note_ties, spread_ties
-from ksim.workload.synthetic import Synthetic
+from ksim.workload.synthetic import MOST_REQUESTS, Synthetic, check_file, check_number, most_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,7 +121,7 @@ class Replay:
                 tenant=row.tenant, adapter=row.adapter, images=row.images, acceptance=row.acceptance,
                 max_tokens=self._limit(row), n=row.n, prompt_logprobs=row.prompt_logprobs, beam_width=row.beam_width,
                 outputs=row.outputs, aborted=aborted,
-                ignore_eos=self.ignore_eos if row.ignore_eos is None else row.ignore_eos)
+                ignore_eos=self.ignore_eos if row.ignore_eos is None else row.ignore_eos, model=row.model)
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))
@@ -220,8 +224,39 @@ class Retries:
 
 
 @frozen
+class MixedWorkload:
+    """One of several workloads: a recorded trace or synthetic requests, and whose they are."""
+
+    replay: Replay | None = None
+    """A recorded trace. Default: none."""
+    synthetic: Synthetic | None = None
+    """Requests drawn at random. Default: none."""
+    model: str | None = None
+    """The model that its requests are for, as a pool names it. Default: that of the scenario, or what a trace says.
+    Example: "qwen2.5-7b"."""
+    tenant: str | None = None
+    """The tenant whose requests they are. Default: as drawn, or as a trace says. Example: "free"."""
+    slo: Slo | None = None
+    """The latency targets of its requests. Default: those of the scenario."""
+
+    def __attrs_post_init__(self) -> None:
+        if (self.replay is None) == (self.synthetic is None):
+            raise ValueError("is either replay or synthetic")
+
+
+#: What the name of a workload in a mix is made of: no dots, which separate keys.
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def _are_named(_: object, _attribute: object, mix: Mapping[str, MixedWorkload]) -> None:
+    """Names that can be part of a key."""
+    if strangers := [name for name in mix if not _NAME.fullmatch(name)]:
+        raise ValueError(f"mix: {strangers[0]!r} is no name; use letters, digits, - and _")
+
+
+@frozen
 class Workload:
-    """The requests that arrive: a recorded trace or synthetic requests.
+    """The requests that arrive: a recorded trace, synthetic requests, or a mix of such workloads.
 
     At most `max_concurrency` requests are in flight; the others wait at the client,
     as with `vllm bench serve --max-concurrency`.
@@ -236,16 +271,69 @@ class Workload:
     serve --max-concurrency. Example: 64."""
     retries: Retries | None = None
     """What a client does when it is refused with status 429. Default: it gives up. Example: {max_retries = 2}."""
+    mix: Mapping[str, MixedWorkload] = field(factory=dict, validator=_are_named)
+    """Several workloads at once, by name. Default: one, of the keys above."""
+    arrivals: Arrivals | None = None
+    """Arrivals of which workloads of the mix have a `share`. Default: each has its own. Example: {rate = 10.0}."""
+    count: int | None = field(default=None, validator=optional(and_(gt(0), le(MOST_REQUESTS))))
+    """Number of these arrivals; a session is one. Unit: arrivals. Default: 100; with rates that end, all that arrive.
+    Example: 1000."""
 
     def __attrs_post_init__(self) -> None:
-        if (self.replay is None) == (self.synthetic is None):
-            raise ValueError("a workload is either replay or synthetic")
+        if [self.replay is not None, self.synthetic is not None, bool(self.mix)].count(True) != 1:
+            raise ValueError("a workload is either replay or synthetic, or a mix of such")
+        self._check_arrivals()
+
+    def _check_arrivals(self) -> None:
+        """Raise ValueError for shares of no arrivals, and for arrivals of which nobody has a share."""
+        if self.arrivals is None:
+            if self.count is not None:
+                raise ValueError("count is of workload.arrivals; set it in synthetic")
+            for key, source in self.sources.items():
+                if source.synthetic is not None and source.synthetic.arrivals.share is not None:
+                    raise ValueError(f"{key}.synthetic.arrivals.share is of workload.arrivals, and there are none; add"
+                                     " them, or give a rate")
+            return
+        if not self.shares:
+            raise ValueError("arrivals are shared, and no workload of the mix has a share of them; say"
+                             " synthetic.arrivals = {share = 1.0} in those that do")
+        if self.arrivals.share is not None:
+            raise ValueError("arrivals.share is of these arrivals themselves; give them a rate")
+        if self.arrivals.path is None:
+            check_number(self.arrivals, self.count)
+
+    @property
+    def sources(self) -> Mapping[str, "Workload | MixedWorkload"]:
+        """What has a `replay` or is `synthetic`, by its key."""
+        return {f"workload.mix.{name}": part for name, part in self.mix.items()} if self.mix else {"workload": self}
+
+    @property
+    def syntheses(self) -> Mapping[str, Synthetic]:
+        """The synthetic ones of these, by their keys."""
+        return {f"{key}.synthetic": source.synthetic for key, source in self.sources.items() if source.synthetic}
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """The shares of the common arrivals, by the names of the workloads that have one."""
+        shares = {name: part.synthetic.arrivals.share for name, part in self.mix.items() if part.synthetic}
+        return {name: share for name, share in shares.items() if share is not None}
+
+    def of_model(self, model: str, usual: str) -> "Workload | None":
+        """What of it is for *model*, where *usual* is that of synthetic requests for which none is named; None for
+        nothing.  A trace may say models itself."""
+        if not self.mix:
+            return self if self.replay or model == usual else None
+        own = {name: part for name, part in self.mix.items()
+               if (part.model or (model if part.replay else usual)) == model}
+        shared = any(name in self.shares for name in own)
+        return evolve(self, mix=own, arrivals=self.arrivals if shared else None,
+                      count=self.count if shared else None) if own else None
 
     @property
     def may_abort(self) -> bool:
         """Whether clients may hang up on requests: whether a trace has a column that says when."""
-        replay = self.replay
-        return replay is not None and may_abort(replay.path, replay.format, replay.columns)
+        replays = (source.replay for source in self.sources.values())
+        return any(replay is not None and may_abort(replay.path, replay.format, replay.columns) for replay in replays)
 
     def requests(self, seed: int, ledger: Ledger | None = None) -> Iterator[Request]:
         """Yield the requests by arrival, the first at 0 s; the same for the same *seed*.
@@ -253,7 +341,41 @@ class Workload:
         *ledger* counts what happens to a trace's rows.  Raises DataError for a trace
         that cannot be read, UnknownName for an unknown table of lengths.
         """
+        if self.mix:
+            from ksim.workload.mix import merged, renamed, seeds_of  # most scenarios have one workload
+
+            seeds, counts = seeds_of(self.mix, seed), Ledger() if ledger is None else ledger
+            return merged([renamed(self._of_part(name, seed, seeds[name], counts), name, part.model or "", part.tenant)
+                           for name, part in self.mix.items()])
         if self.replay:
             return self.replay.requests(seed, ledger)
         assert self.synthetic, "a workload without a replay is synthetic"
         return self.synthetic.requests(seed)
+
+    def _of_part(self, name: str, seed: int, own: int, ledger: Ledger) -> Iterator[Request]:
+        """The requests of the workload *name* of the mix, whose *own* seed is not that of the scenario."""
+        part, counts = self.mix[name], Ledger()
+        if part.replay:
+            from ksim.workload.mix import noted
+
+            return noted(part.replay.requests(own, counts), counts, ledger, name)
+        assert part.synthetic, "a workload without a replay is synthetic"
+        return part.synthetic.requests(own, self.times_of(name, seed))
+
+    def times_of(self, name: str, seed: int) -> Iterator[float] | None:
+        """When requests of the workload *name* of the mix arrive that have a share of common arrivals, else None."""
+        common = self.common(name)
+        if common is None:
+            return None
+        if common[0].path is not None:
+            check_file(common[0], self.count)
+        from ksim.workload.mix import shared_times
+
+        return shared_times(*common, self.shares, name, seed)
+
+    def common(self, name: str) -> tuple[Arrivals, int] | None:
+        """The arrivals of which the workload *name* of the mix has a share, and the most that there are; None for one
+        that has its own."""
+        if name not in self.shares or self.arrivals is None:
+            return None
+        return self.arrivals, most_of(self.arrivals, self.count)

@@ -49,6 +49,7 @@ class Row(NamedTuple):
     outputs: tuple[int, ...] = ()
     aborted: float | None = None
     ignore_eos: bool | None = None
+    model: str = ""
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:
@@ -78,6 +79,12 @@ class Ledger:
     duplicates: int = 0
     requests: int = 0
     notes: list[str] = attrs.field(factory=list)
+
+    def add(self, other: "Ledger", name: str) -> None:
+        """Add the counts of *other*, and its notes behind the *name* of its workload."""
+        for key, number in other.counts().items():
+            setattr(self, key, getattr(self, key) + number)
+        self.notes += [f"{name}: {note}" for note in other.notes]
 
     def counts(self) -> dict[str, int]:
         """Return the counts by name."""
@@ -404,7 +411,7 @@ class Dates:
 #: The fields of a request that a column can hold; prompt and output are required.
 FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "adapter", "hash_ids", "images",
           "acceptance", "max_tokens", "n", "prompt_logprobs", "beam_width", "outputs",
-          "output_hash_ids", "aborted", "ignore_eos")
+          "output_hash_ids", "aborted", "ignore_eos", "model")
 
 
 def check_fields(columns: Mapping[str, str]) -> None:

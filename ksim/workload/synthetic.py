@@ -11,6 +11,7 @@ from attrs import field, frozen
 from attrs.validators import and_, ge, gt, le, optional
 
 from ksim.flow.request import Request
+from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST
 from ksim.workload.arrivals import Arrivals
@@ -111,6 +112,32 @@ class _Draws(NamedTuple):
     thinks: Iterator[float]
 
 
+def most_of(arrivals: Arrivals, count: int | None) -> int:
+    """The most requests that come with *arrivals*: *count*, or what stands for it."""
+    return count or (MOST_REQUESTS if arrivals.changes or arrivals.share is not None else USUAL)
+
+
+def check_number(arrivals: Arrivals, count: int | None) -> None:
+    """Raise ValueError for *arrivals* that have no end, or take too long, where there are *count* requests."""
+    rate, expected = arrivals.mean, arrivals.expected
+    if count is None and arrivals.changes and expected > MOST_REQUESTS:
+        key = "phases" if arrivals.phases else "points" if arrivals.points else "path"
+        ends = "a length (for) in each phase, without repeat" if arrivals.phases else "leave out repeat"
+        raise ValueError(f"arrivals.{key} have no end; set count, or {ends}" if isinf(expected) else
+                         f"arrivals.{key}: {expected:,.0f} requests are more than {MOST_REQUESTS:,}; set count")
+    if rate and isinf(expected) and most_of(arrivals, count) / rate > LONGEST:
+        raise ValueError(f"arrivals.rate = {rate:g} requests/s: {most_of(arrivals, count):,} requests would take more"
+                         f" than {LONGEST:g} s, which is 31 years")
+
+
+def check_file(arrivals: Arrivals, count: int | None) -> None:
+    """The same for those whose rates are in a file; raises DataError."""
+    try:
+        check_number(arrivals, count)
+    except ValueError as error:
+        raise DataError(str(arrivals.path), str(error)) from None
+
+
 @frozen
 class Synthetic:
     """Requests drawn at random, `count` of them.
@@ -173,6 +200,9 @@ class Synthetic:
         if self.n > 1 and self.beam_width:
             raise ValueError(f"n is {self.n}, and a beam search returns beam_width = {self.beam_width} sequences; leave"
                              " out n")
+        if self.arrivals.share is not None and self.count is not None:
+            raise ValueError("count is that of workload.arrivals, of which arrivals.share is a part; set"
+                             " workload.count")
         if self.sessions and self.arrivals.exact:
             raise ValueError("arrivals cannot be exact with sessions, because their number is not known in advance")
         for name, weight in self.tenants.items():
@@ -180,31 +210,27 @@ class Synthetic:
                 raise ValueError(f"tenants.{name} must be a weight from {_LIGHTEST:g} to {1 / _LIGHTEST:g}: {weight:g}")
         for side, lengths in (("prompt", self.prompt), ("output", self.output)):
             check_tokens(lengths, side)
-        self._check_arrivals()
-
-    def _check_arrivals(self) -> None:
-        rate, expected = self.arrivals.mean, self.arrivals.expected
-        if self.count is None and self.arrivals.phases and expected > MOST_REQUESTS:
-            raise ValueError("arrivals.phases have no end; set count, or a length (for) in each phase, without repeat"
-                             if isinf(expected) else f"arrivals.phases: {expected:,.0f} requests are more than"
-                             f" {MOST_REQUESTS:,}; set count")
-        if rate and isinf(expected) and self.most / rate > LONGEST:
-            raise ValueError(f"arrivals.rate = {rate:g} requests/s: {self.most:,} requests would take more than"
-                             f" {LONGEST:g} s, which is 31 years")
+        if self.arrivals.path is None:
+            check_number(self.arrivals, self.count)
 
     @property
     def most(self) -> int:
         """The most requests: `count`, or what stands for it."""
-        return self.count or (MOST_REQUESTS if self.arrivals.phases else USUAL)
+        return most_of(self.arrivals, self.count)
 
-    def requests(self, seed: int) -> Iterator[Request]:
+    def requests(self, seed: int, times: Iterator[float] | None = None) -> Iterator[Request]:
         """Yield the requests by arrival, numbered from 0, the first at 0 s; the same for the same *seed*.
 
-        Raises UnknownName or DataError for a table or trace that cannot be read.
+        Where they have a share of the arrivals of a mix, *times* are theirs.  Raises UnknownName or DataError for a
+        table or trace that cannot be read.
         """
+        if times is None:
+            if self.arrivals.path is not None:
+                check_file(self.arrivals, self.count)
+            times = self.arrivals.times(stream(seed, "workload.arrivals"), self.most)
         draws = _Draws(itertools.count(), tokens(self.prompt, stream(seed, "workload.prompt"), "prompt"),
                        tokens(self.output, stream(seed, "workload.output"), "output"), self._thinks(seed))
-        turns = (self._turns(conversation, draws) for conversation in self._conversations(seed))
+        turns = (self._turns(conversation, draws) for conversation in self._conversations(seed, times))
         requests = itertools.islice(itertools.chain.from_iterable(turns), self.most)
         return self.images.attached(requests, seed) if self.images else requests
 
@@ -212,8 +238,7 @@ class Synthetic:
         """Draws of how many tokens a server's answers have, without end; raises as `requests` does."""
         return tokens(self.output, stream(seed, "server.output"), "output")
 
-    def _conversations(self, seed: int) -> Iterator[_Conversation]:
-        times = self.arrivals.times(stream(seed, "workload.arrivals"), self.most)
+    def _conversations(self, seed: int, times: Iterator[float]) -> Iterator[_Conversation]:
         turns = (tokens(self.sessions.turns, stream(seed, "workload.turns"), "output") if self.sessions
                  else itertools.repeat(1))
         groups = range(self.prefixes.groups if self.prefixes else 1)

@@ -226,8 +226,8 @@ def test_a_predicted_ttft_is_queue_and_prefill_on_the_best_engine():
 def test_it_needs_a_target():
     control = PredictedTtft()
     with pytest.raises(ConfigError, match="predicted_ttft has no target; set its ttft_slo, or slo.ttft"):
-        control.aim(None)
-    control.aim(0.5)
+        control.aim(None, {})
+    control.aim(0.5, {})
     assert control.ttft_slo == 0.5
 
 

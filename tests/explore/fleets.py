@@ -48,9 +48,10 @@ def pools(role: str) -> Tables:
                       some.builds(lambda system, nodes: {"system": system, "nodes": nodes},
                                   some.one_of(some.sampled_from(SYSTEMS), entries("systems")),
                                   some.sampled_from([1, 2, 4])))
+    others = some.fixed_dictionaries({}, optional={"model": some.sampled_from(["qwen2.5-0.5b", "llama-3.2-3b"])})
     rest = some.fixed_dictionaries({"role": some.just(role)}, optional={
         "replicas": some.sampled_from([1, 1, 2, 3]), "host": entries("hosts"), "serve": differences()})
-    return some.builds(lambda one, other: one | other, own, rest)
+    return some.builds(lambda one, other, model: one | other | model, own, rest, some.one_of(some.just({}), others))
 
 
 def differences() -> Tables:
@@ -64,6 +65,13 @@ def differences() -> Tables:
         "enforce_eager": some.booleans(), "quantization": some.sampled_from(["auto", "fp8"]),
         "num_gpu_blocks_override": some.sampled_from([20, 70, 300]), "scheduler_reserve_full_isl": some.booleans(),
         "max_model_len": some.sampled_from([256, 1000])})
+
+
+def mixed(workload: dict[str, Any], models: list[str]) -> dict[str, Any]:
+    """A mix of the synthetic *workload* for each of these *models*, "" for that of the scenario."""
+    parts = {f"of{place}": {"synthetic": workload["synthetic"], **({"model": model} if model else {})}
+             for place, model in enumerate(models)}
+    return {key: value for key, value in workload.items() if key != "synthetic"} | {"mix": parts}
 
 
 def joints() -> Tables:
@@ -103,4 +111,7 @@ def _fleet(scenario: dict[str, Any], pooled: tuple[dict[str, Any], ...], joint: 
             serve["kv_transfer_config"] = joint["kv_transfer_config"]
         table |= {"serve": serve} | ({"pair_router": joint["pair_router"]}
                                                          if "pair_router" in joint else {})
+    models = {pool.get("model", "") for pool in pooled}
+    if models != {""}:
+        table["workload"] = mixed(table["workload"], sorted(models))
     return table | where | {"pools": {f"{pool['role']}{number}": pool for number, pool in enumerate(pooled)}}

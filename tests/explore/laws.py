@@ -283,7 +283,7 @@ def it_is_the_same_later(run: Run) -> None:
     signals = run.scenario.signals
     if signals.delay or signals.loss or hangs_up(run) or run.scenario.host == "datasheet":
         return
-    requests = [*run.scenario.workload.requests(run.scenario.seed)]
+    requests = [*requests_of(run.fleet, Ledger())]
     if not all(gpu.always for gpu in run.scenario.ranks.slow) or any(request.beam_width for request in requests):
         return
     hashed = "consistent_hash" in run.result.scenario

@@ -98,7 +98,7 @@ def of_formulas() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 CASES = [(key, {"workload": {"replay": {"path": "trace.csv"}}} if "replay" in key else {}, listed)
-         for key, listed in keys(Scenario)]
+         for key, listed in keys(Scenario) if not key.startswith("workload.mix.NAME.")]
 CASES += [(key, beside, False) for key, beside in (*of_plugins(), *of_formulas())]
 CASES += [("routing.exponent", {"routing.name": "zipf"}, False), ("workload.synthetic.tenants.a", {}, False)]
 

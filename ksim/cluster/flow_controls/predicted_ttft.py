@@ -22,12 +22,14 @@ class PredictedTtft(NoQueue):
     """The prediction is that of Mooncake's scheduler for the best engine: the prefills sent to it that have no first
     token, and this one's, each as long as a model says that was fitted offline, less what is cached.
 
-    `ttft_slo` is the scenario's `slo.ttft` by default.  Nobody waits: a request goes on at once, or is refused.
+    `ttft_slo` is by default the `slo.ttft` of the request's workload, or the scenario's.  Nobody waits: a request goes
+    on at once, or is refused.
     """
 
     source: ClassVar[str] = "Mooncake, arXiv 2407.00079 (FAST 25), section 7.2"
     signals: ClassVar[tuple[str, ...]] = ("books", "kv_events")
     ttft_slo: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    _targets: Mapping[str, float] = field(factory=dict, init=False)  # of workloads that have their own
     _queues: PrefillQueues = field(factory=PrefillQueues, init=False)
     _prefills: dict[int, float] = field(factory=dict, init=False)  # of the request at hand, by engine
 
@@ -35,17 +37,21 @@ class PredictedTtft(NoQueue):
         """Take the step *models* of the engines, by their numbers."""
         self._queues = PrefillQueues(models)
 
-    def aim(self, ttft: float | None) -> None:
-        """Take *ttft* for a target if none is set; raises ConfigError without either."""
-        self.ttft_slo = self.ttft_slo or ttft
+    def aim(self, ttft: float | None, of_workloads: Mapping[str, float | None]) -> None:
+        """Take *ttft* for a target if none is set, and those *of_workloads* for their requests; raises ConfigError
+        without any."""
         if self.ttft_slo is None:
+            self._targets = {name: limit or inf for name, limit in of_workloads.items()}
+        self.ttft_slo = self.ttft_slo or ttft
+        if self.ttft_slo is None and not any(limit < inf for limit in self._targets.values()):
             raise ConfigError("flow_control", "predicted_ttft has no target; set its ttft_slo, or slo.ttft")
 
     def refusal(self, request: Request, engines: Sequence[EngineView], held: int, now: float) -> str:
         waits = {engine.number: self._wait(engine, request) for engine in engines if engine.role != "decode"}
         least = min(sum(wait) for wait in waits.values())
-        if least > (self.ttft_slo or inf):
-            return f"its predicted TTFT of {least:.3g} s breaks the target of {self.ttft_slo:g} s"
+        most = self._targets.get(request.workload, self.ttft_slo or inf)
+        if least > most:
+            return f"its predicted TTFT of {least:.3g} s breaks the target of {most:g} s"
         self._prefills = {number: prefill for number, (_, prefill) in waits.items()}
         return ""
 

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from ksim import __version__
 from ksim.features.images import vision_of
-from ksim.foundation.errors import KsimError
+from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.models import named
 from ksim.server.errors import invalid, not_found
 from ksim.simulation.fleet import Fleet
@@ -211,13 +211,19 @@ class ServedModel:
 
     @classmethod
     def of(cls, fleet: Fleet, names: Iterable[str] = (), created: int = 0) -> "ServedModel":
-        """What *fleet* serves, under its own name where it is given no *names*."""
+        """What *fleet* serves, under its own name where it is given no *names*.
+
+        Raises ConfigError for a fleet of several models, before which there is one server of each.
+        """
+        if len(fleet.models) > 1:
+            raise ConfigError("pools", f"serve {', '.join(fleet.models)}, and a server has one model; serve the"
+                                       " pools of each by a scenario of their own")
         scenario, serves = fleet.scenario, [deployment.serve for deployment in fleet.deployments]
         first = fleet.deployments[0]
         adapters = dict.fromkeys(name for serve in serves for module in serve.lora_modules for name in module.names)
         digest = blake2b(scenario.to_toml().encode(), digest_size=4).hexdigest()
         return cls(
-            names=tuple(names) or (first.model.name,), adapters=tuple(adapters), root=scenario.model,
+            names=tuple(names) or (first.model.name,), adapters=tuple(adapters), root=fleet.pools[0].model,
             max_model_len=min(serve.max_model_len or 1 for serve in serves),
             vocabulary=int(first.model.decoder.sizes["V"]), max_logprobs=min(serve.max_logprobs for serve in serves),
             takes_images=vision_of(first.model, first.serve) is not None, release=first.version.name,

@@ -80,6 +80,11 @@ def _requests(scenario: Scenario, criteria: Criteria) -> Iterator[str]:
         yield f"{name} of {np.mean(tokens):,.0f} tokens on the mean (p50 {median:,.0f}, p99 {high:,.0f})"
     sharing = sum(bool(request.chunks) for request in drawn)
     yield f"{sharing / len(drawn):.0%} may share prefixes" if sharing else "none shares a prefix"
+    if mix := scenario.workload.mix:
+        yield f"{', '.join(mix)} together, each with its share of the rate"
+        if own := [name for name, part in mix.items() if part.slo is not None]:
+            yield f"targets are of all requests alike; slo of {', '.join(own)} is not looked at"
+        return
     synthetic = scenario.workload.synthetic
     yield f"{synthetic.arrivals.process} arrivals" if synthetic else "arrivals of the trace, faster or slower"
 

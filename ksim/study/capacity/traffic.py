@@ -26,9 +26,9 @@ from ksim.scenario.sizing import pack
 from ksim.simulation.fleet import Fleet, unit
 from ksim.simulation.pool import EnginePool
 from ksim.specs.settings import PoolSettings
+from ksim.workload.arrivals import Arrivals
 from ksim.workload.replay import Replay, Workload
 from ksim.workload.rows import follows
-from ksim.workload.synthetic import Synthetic
 
 #: The shortest block of a trace that is resampled.
 _SHORTEST_BLOCK = 8
@@ -56,8 +56,8 @@ class Traffic:
         if workload.max_concurrency is not None:
             raise ConfigError("workload.max_concurrency", "clients that wait for answers have no request rate of their"
                                                           " own; leave it out to ask for the highest rate")
-        if workload.synthetic is not None:
-            _check_synthetic(workload.synthetic)
+        if workload.replay is None:
+            _check_rates(workload)
             return cls(workload, count)
         assert workload.replay is not None, "a workload without synthetic requests replays a trace"
         if workload.may_abort:
@@ -77,23 +77,59 @@ class Traffic:
             return _Trace.read(self.workload.replay).drawn(rate, seed, self.count)
         return self.at(rate).requests(seed)
 
+    def _mix_at(self, rate: float) -> Workload:
+        """The mix with as many requests of each workload as it has of the rate."""
+        workload = self.workload
+        total = sum(arrivals.rate or 0.0 for arrivals in _rates(workload).values())
+
+        def many(arrivals: Arrivals | None) -> int | None:
+            return max(1, round(self.count * arrivals.rate / total)) if arrivals and arrivals.rate else None
+
+        parts = {name: evolve(part, synthetic=evolve(
+            part.synthetic, arrivals=_scaled(part.synthetic.arrivals, rate / total),
+            count=many(part.synthetic.arrivals))) for name, part in workload.mix.items() if part.synthetic}
+        common = _scaled(workload.arrivals, rate / total) if workload.arrivals else None
+        return evolve(workload, mix=parts, arrivals=common, count=many(workload.arrivals))
+
     def at(self, rate: float) -> Workload:
-        """The workload at *rate*; of a trace, the whole as it is."""
+        """The workload at *rate*; of a trace, the whole as it is.  Of a mix it is that of all together, of which each
+        workload keeps its share."""
         if self.workload.replay is not None:
             return evolve(self.workload, replay=evolve(self.workload.replay, rate=rate, time_scale=1.0))
+        if self.workload.mix:
+            return self._mix_at(rate)
         synthetic = self.workload.synthetic
         assert synthetic is not None, "a workload is synthetic or a replay"
         return evolve(self.workload, synthetic=evolve(synthetic, arrivals=evolve(synthetic.arrivals, rate=rate),
                                                       count=self.count))
 
 
-def _check_synthetic(synthetic: Synthetic) -> None:
-    if synthetic.arrivals.phases:
-        raise ConfigError("workload.synthetic.arrivals", "phases have rates of their own; give one rate in place of"
-                                                         " them to ask for the highest")
-    if synthetic.arrivals.rate is None:
-        raise ConfigError("workload.synthetic.arrivals", "a burst has no rate; choose the process poisson, gamma or"
-                                                         " constant to ask for the highest rate")
+def _rates(workload: Workload) -> Mapping[str, Arrivals]:
+    """The arrivals that have rates of their own by their keys, which are synthetic."""
+    found = {f"{key}.arrivals": load.arrivals for key, load in workload.syntheses.items()
+             if load.arrivals.share is None}
+    return {**({"workload.arrivals": workload.arrivals} if workload.arrivals else {}), **found}
+
+
+def _scaled(arrivals: Arrivals, factor: float) -> Arrivals:
+    """*arrivals* at so many times their rate; those that have a share follow it."""
+    return evolve(arrivals, rate=factor * arrivals.rate) if arrivals.rate else arrivals
+
+
+def _check_rates(workload: Workload) -> None:
+    """Raise ConfigError for arrivals that have not one rate."""
+    for key, arrivals in _rates(workload).items():
+        if arrivals.changes or arrivals.spikes:
+            what = "phases" if arrivals.phases else "tables" if arrivals.changes else "spikes"
+            raise ConfigError(key, f"{what} have rates of their own; give one rate in place of them to ask for the"
+                                   " highest")
+        if arrivals.rate is None:
+            raise ConfigError(key, "a burst has no rate; choose the process poisson, gamma or constant to ask for the"
+                                   " highest rate")
+    for key, source in workload.sources.items():
+        if source.replay is not None:
+            raise ConfigError(f"{key}.replay", "a trace in a mix cannot be sped up with the others; leave it out, or"
+                                               " ask about it alone")
 
 
 @frozen(eq=False)

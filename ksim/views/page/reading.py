@@ -144,7 +144,15 @@ class SavedRun:
     @cached_property
     def late(self) -> dict[str, Bools]:
         """Which completed requests missed each target; an output of one token counts as a TPOT of zero."""
-        return {name: np.nan_to_num(self.latency(name)) > limit for name, limit in self.targets.items()}
+        return {name: np.nan_to_num(self.latency(name)) > self._limits(name, limit)
+                for name, limit in self.targets.items()}
+
+    def _limits(self, name: str, limit: float) -> Floats:
+        """The target of each request, in ms: that of its workload where that has some, infinite where it sets none."""
+        limits = np.full(len(self.completed), limit)
+        for workload, row in self.summary.get("workloads", {}).items():
+            limits[self.requests["workload"] == workload] = row.get(f"slo_{name}_ms", np.inf)
+        return limits
 
     @cached_property
     def missed(self) -> Bools:

@@ -40,6 +40,8 @@ __all__ = ["Plain"]
 
 _CHUNK_TOKENS = 16
 _NEEDED = ("arrival", "prompt", "output")
+#: A column that no file has.
+_NOWHERE = "\0"
 
 
 @frozen
@@ -73,8 +75,11 @@ class Plain:
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         size = chunk_tokens or _CHUNK_TOKENS
         names = [self.columns.get(name, name) for name in FIELDS]
+        if "model" not in self.columns and "model" in self.columns.values():  # what another field is read from
+            names[-1] = _NOWHERE
         (at, of_prompt, of_output, of_priority, of_session, of_delay, of_tenant, of_adapter, of_ids, of_images,
-         of_acceptance, of_most, of_n, of_logprobs, of_beams, of_outputs, of_further, of_aborted, of_eos) = names
+         of_acceptance, of_most, of_n, of_logprobs, of_beams, of_outputs, of_further, of_aborted, of_eos,
+         of_model) = names
         values = self._values(lines, names)
         first = next(values, None)
         if first is None:
@@ -82,7 +87,7 @@ class Plain:
         seconds = _times(first[0], at, lines)
         waits, stays = (unit_in_use(name, lines) for name in (of_delay, of_aborted))
         for (time, tokens, output, priority, session, delay, tenant, adapter, ids, images, acceptance, most, n, scores,
-             width, outputs, further, aborted, ignores) in chain((first,), values):
+             width, outputs, further, aborted, ignores, model) in chain((first,), values):
             prompt, sampled = count(tokens, of_prompt, lines), count(output, of_output, lines)
             yield Row(seconds(time, at), prompt, sampled,
                       _chunks(ids, of_ids, prompt, size, lines) if further == "" and ids != "" else
@@ -101,7 +106,8 @@ class Plain:
                       beam_width=beams(width, of_beams, lines) if width != "" else 0,
                       outputs=output_lengths(outputs, of_outputs, (n, sampled), lines) if outputs != "" else (),
                       aborted=duration(aborted, of_aborted, lines, stays) if aborted != "" else None,
-                      ignore_eos=flag(ignores, of_eos, lines) if ignores != "" else None)
+                      ignore_eos=flag(ignores, of_eos, lines) if ignores != "" else None,
+                      model=model if model.__class__ is str else label(model, of_model, lines))
 
     def _values(self, lines: Lines, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Yield the values of all fields, in the order of `FIELDS`, of CSV or JSON."""

@@ -1,6 +1,8 @@
 """The same requests at any rate: common random numbers."""
 
+from collections import Counter
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,41 @@ def test_what_traces_cannot_tell(tmp_path):
 def test_a_trace_without_times_that_is_given_a_rate_is_fine(tmp_path):
     traffic = Traffic.of(trace(tmp_path, 50, "prompt,output", "{prompt},{output}", rate=3.0), 50)
     assert len(list(traffic.requests(5.0, 0))) == 50
+
+
+FIXED = {"prompt": {"kind": "fixed", "value": 9}, "output": {"kind": "fixed", "value": 2}}
+
+
+def mix(**more):
+    """Two workloads that share 6/s, two to one, and one with 2/s of its own."""
+    parts = {name: {"synthetic": {"arrivals": arrivals, **FIXED}} for name, arrivals in (
+        ("a", {"share": 2.0}), ("b", {"share": 1.0}), ("c", {"rate": 2.0}))}
+    return structure(Workload, {"arrivals": {"rate": 6.0}, "mix": {**parts, **more}})
+
+
+@given(rate=st.floats(0.5, 500), seed=st.integers(0, 9))
+@examples(40)
+def test_a_mix_comes_faster_or_slower_together(rate, seed):
+    """The same requests of each workload, in the same order of its own, at other times."""
+    traffic = Traffic.of(mix(), 800)
+    requests = [*traffic.requests(rate, seed)]
+    usual = [*traffic.requests(8.0, seed)]
+    assert traffic.at(8.0).arrivals == mix().arrivals
+    assert len(requests) == 800 and [*map(attrgetter("workload"), requests)] == [*map(attrgetter("workload"), usual)]
+    assert [request.arrival * rate for request in requests] == pytest.approx(
+        [request.arrival * 8.0 for request in usual])
+    shares = Counter(request.workload for request in requests)
+    assert [shares[name] for name in "abc"] == pytest.approx([400, 200, 200], abs=75)
+
+
+@pytest.mark.parametrize(("part", "message"), [
+    ({"replay": {"path": "t.csv"}}, "workload.mix.d.replay: a trace in a mix cannot be sped up"),
+    ({"synthetic": {"arrivals": [{"rate": 1, "for": "9 s"}], **FIXED}},
+     "workload.mix.d.synthetic.arrivals: phases have"),
+    ({"synthetic": {"arrivals": {"process": "burst"}, **FIXED}}, "workload.mix.d.synthetic.arrivals: a burst has no"),
+    ({"synthetic": {"arrivals": {"rate": 1, "spikes": [{"at": 0, "rate": 1, "for": "1 s"}]}, **FIXED}}, "spikes have"),
+    ({"synthetic": {"arrivals": {"points": [{"at": 0, "rate": 1}, {"at": "9 s", "rate": 1}]}, **FIXED}}, "tables have"),
+])
+def test_a_mix_that_has_not_one_rate_each_is_refused_by_its_key(part, message):
+    with pytest.raises(ConfigError, match=message):
+        Traffic.of(mix(d=part), 100)

@@ -7,7 +7,7 @@ from ksim.views.page.run import kernels, latency, lead, ranks
 #: In the order of the page.
 SECTIONS = (lead.add_insights, latency.add_latency, latency.add_timeline, kernels.add_phases,
             kernels.add_kernels, kernels.add_roofline, lead.add_missed, lead.add_chooser, latency.add_pools,
-            ranks.add_ranks, latency.add_routing, latency.add_settings)
+            latency.add_groups, ranks.add_ranks, latency.add_routing, latency.add_settings)
 
 
 def run_page(run: SavedRun) -> Document:

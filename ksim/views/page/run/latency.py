@@ -20,7 +20,7 @@ from ksim.views.page.over_time import saved_moments
 from ksim.views.page.reading import SavedRun
 from ksim.views.page.run.lead import shown
 from ksim.views.run_directory import flat
-from ksim.views.tables import Markup, breakable, element
+from ksim.views.tables import Markup, breakable, element, group_rows, groups_of
 from ksim.views.wording import measure, number, percent, written
 
 #: Distributions that are drawn; gaps between tokens are in no table, so that only their percentiles are known.
@@ -102,6 +102,14 @@ def add_pools(document: Document, run: SavedRun) -> None:
     """Add the fleet; nothing for a run without pools."""
     if pools := run.summary.get("pools"):
         document.section("pools", "The fleet, by pool", _pools_table(pools), *_transfers(run), _links(document, run))
+
+
+def add_groups(document: Document, run: SavedRun) -> None:
+    """Add workloads, models and tenants; nothing for a run without a mix."""
+    if groups := groups_of(run.summary):
+        document.section("workloads", "Requests, by whose they are", *(
+            table((key, *(f">{name}" for name in rows)),
+                  [*group_rows(rows)], f"{key.title()} side by side") for key, rows in groups.items()))
 
 
 def _pools_table(pools: Mapping[str, Any]) -> Markup:
