@@ -16,8 +16,12 @@ from ksim.cluster.replicas import DRAINING, READY, STARTING, Replica, ScaledPool
 from ksim.cluster.signals import View
 from ksim.flow.events import Scaled
 from ksim.flow.request import Request
+from ksim.foundation.errors import ConfigError
 
 __all__ = ["Scaler", "Tally"]
+
+#: Seconds after which schedules repeat.
+_WEEK = 7 * 86_400.0
 
 
 @frozen
@@ -90,12 +94,25 @@ class Scaler:
     _before: Totals = field(factory=Totals, init=False)
 
     def run(self, over: Callable[[], bool]) -> Any:
-        """The process that asks."""
+        """The process that asks; it raises ConfigError where requests would wait for ever."""
+        env = self.cluster.env
+        served = env.now
         while True:
-            yield self.cluster.env.timeout(self.autoscaler.interval)
+            yield env.timeout(self.autoscaler.interval)
             if over():
                 return
             self.decide()
+            if not self._forsaken:
+                served = env.now
+            elif env.now - served > _WEEK:
+                raise ConfigError("autoscaler", f"has asked for no replica of {', '.join(self.pools)} for a week, and"
+                                                f" requests wait since {served:,.0f} s; have it keep one")
+
+    @property
+    def _forsaken(self) -> bool:
+        """Whether requests wait for replicas, of which none is wanted."""
+        gateway = self.cluster.gateway
+        return gateway is not None and gateway.held > 0 and not any(pool.wanted for pool in self.pools.values())
 
     def decide(self) -> None:
         """Ask once."""

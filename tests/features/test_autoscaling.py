@@ -82,6 +82,13 @@ def test_requests_wait_at_the_gateway_while_there_is_no_replica():
     assert max(seen.held for seen in Steps.seen) == 20
 
 
+def test_a_fleet_that_nobody_scales_up_again_is_refused():
+    with pytest.raises(ConfigError, match="has asked for no replica of a for a week"):
+        served((0,), replicas=0, places=1, count=3, autoscaler={
+            "name": "schedule", "replicas": 0, "interval": "3600 s",
+            "periods": [{"start": "0 9 * * 1", "end": "1 9 * * 1", "replicas": 0}]})
+
+
 def test_gpus_cost_from_the_first_second_of_a_start_to_the_end_of_a_drain():
     result = served((2, 2, 2, 2, 2, 1), energy={"price_per_gpu_hour": 3600.0})
     summary, duration = result.summary, result.summary["duration"]
