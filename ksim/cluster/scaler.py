@@ -67,11 +67,14 @@ class Tally:
 
     def on_first_token(self, request: Request, engine: int, time: float) -> None:
         now = self.totals
-        if request.id not in self._first_tokens:  # the decode engine of a split request has another first one
+        # The decode engine of a split request has another first one.
+        if request.id not in self._first_tokens and not request.migrated:
             self._first_tokens[request.id] = time
             self.totals = evolve(now, begun=now.begun + 1, ttft=now.ttft + time - request.arrival)
 
     def on_end(self, request: Request, engine: int, time: float) -> None:
+        if request.migrated:  # counted when it was cut off
+            return
         now, first = self.totals, self._first_tokens.pop(request.id, time)
         gaps = max(0, request.output - 1)
         self.totals = evolve(now, ended=now.ended + 1, output_tokens=now.output_tokens + request.output,

@@ -22,7 +22,8 @@ from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownKey
 from ksim.foundation.files import LONGEST, is_there, nearest, regular_file
 from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings, RankSettings
-from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
+from ksim.specs.pools import Lifecycle, PoolSettings, RollingUpdateSettings
+from ksim.specs.settings import EngineSettings, SignalSettings, Slo
 from ksim.specs.startup import Startup
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.replay import Replay, Workload
@@ -32,7 +33,8 @@ from ksim.workload.synthetic import Synthetic
 _TABLES: Mapping[str, type] = {
     "serve": EngineSettings, "workload": Workload, "workload.synthetic": Synthetic, "workload.replay": Replay,
     "workload.synthetic.arrivals": Arrivals, "slo": Slo, "power": PowerSettings, "energy": Footprint,
-    "signals": SignalSettings, "pools.NAME": PoolSettings, "ranks": RankSettings}
+    "signals": SignalSettings, "lifecycle": Lifecycle, "lifecycle.rolling_update": RollingUpdateSettings,
+    "pools.NAME": PoolSettings, "ranks": RankSettings}
 
 
 def check_scenario_file(path: Path) -> None:
@@ -320,6 +322,8 @@ class Scenario:
     autoscaler: Choice | None = None
     """What scales the pools that have no autoscaler of their own, all together. Default: none. Names: autoscaling.
     Example: "hpa"."""
+    lifecycle: Lifecycle = Lifecycle()
+    """How replicas of pools end: grace periods, and rolling updates."""
     signals: SignalSettings = SignalSettings()
     """What routers are told of engines, how often and how late."""
     oracle: Choice | None = None
@@ -385,17 +389,27 @@ class Scenario:
             raise misplaced(error, cls) from None
         for name in made.pools:
             _check_pool(made, name, where)
+        if not any(map(made.changes_size, made.pools)):
+            _check_no_ends(made.lifecycle, f"{where}: lifecycle")
         return made
 
     def autoscaler_of(self, name: str) -> Choice | None:
         """What scales the pool *name*: its own autoscaler, or that of all pools; None where nothing does."""
         return self.pools[name].autoscaler or self.autoscaler
 
+    def lifecycle_of(self, name: str) -> Lifecycle:
+        """How replicas of the pool *name* end."""
+        return self.pools[name].lifecycle or self.lifecycle
+
+    def changes_size(self, name: str) -> bool:
+        """Whether replicas of the pool *name* start and go while it serves."""
+        return self.autoscaler_of(name) is not None or self.lifecycle_of(name).rolling_update.at is not None
+
     def of_pool(self, name: str) -> "Scenario":
         """The scenario of the pool *name* alone, in which a key that the pool does not set is as it is here."""
         pool = self.pools[name]
         own: dict[str, Any] = {"gpu": pool.gpu, "system": pool.system} if pool.gpu or pool.system else {}
-        own |= {key: value for key in ("nodes", "engine", "host", "autoscaler")
+        own |= {key: value for key in ("nodes", "engine", "host", "autoscaler", "lifecycle")
                 if (value := getattr(pool, key)) is not None}
         serve = structure(EngineSettings, merged(plain(self.serve), pool.serve), f"pools.{name}.serve")
         return evolve(self, pools={}, serve=serve, **own)
@@ -425,11 +439,20 @@ def _check_pool(scenario: Scenario, name: str, where: str) -> None:
     if not _POOL_NAME.fullmatch(name):
         raise ConfigError(f"{where}: pools", f"{name!r} is no name; use letters, digits, - and _")
     pool = scenario.pools[name]
-    if pool.places != pool.replicas and not scenario.autoscaler_of(name):
+    if pool.places != pool.replicas and not scenario.changes_size(name):
         raise ConfigError(f"{where}: pools.{name}.max_replicas", "is what an autoscaler may ask for, and there is none;"
                                                                  " name one, or set replicas")
+    if not scenario.changes_size(name):
+        _check_no_ends(pool.lifecycle or Lifecycle(), f"{where}: pools.{name}.lifecycle")
     serve = merged(plain(scenario.serve), pool.serve)
     structure(_Serving, {"pools": {name: {"serve": serve}}}, where)
+
+
+def _check_no_ends(lifecycle: Lifecycle, where: str) -> None:
+    """Raise ConfigError where *lifecycle*, of replicas that stay, says how they end."""
+    for key in beside(plain(Lifecycle()), plain(lifecycle)):
+        raise ConfigError(f"{where}.{key}", "is about replicas of pools that go, and nothing lets any go; name an"
+                                            " autoscaler, or set lifecycle.rolling_update.at")
 
 
 @frozen

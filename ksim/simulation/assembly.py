@@ -89,7 +89,8 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     """
     fleet = Fleet.of(fleet)
     scenario = fleet.scenario
-    if scenario.workload.may_abort:
+    cuts = any(scenario.lifecycle_of(name).termination_grace_period is not None for name in scenario.pools)
+    if scenario.workload.may_abort or cuts:
         fleet = fleet.stepping()
     router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"

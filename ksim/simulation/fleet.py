@@ -19,7 +19,8 @@ from ksim.scenario.sizing import pack
 from ksim.simulation.features import WiredFeature
 from ksim.simulation.pool import EnginePlace, EnginePool, named
 from ksim.specs.hardware import System
-from ksim.specs.settings import EngineSettings, PoolSettings
+from ksim.specs.pools import PoolSettings
+from ksim.specs.settings import EngineSettings
 
 
 @frozen

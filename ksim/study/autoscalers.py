@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
-from ksim.results.numbers import number_of
+from ksim.results.numbers import OF_AUTOSCALERS, number_of
 from ksim.scenario.scenario import Scenario
 from ksim.study.experiment import problem_of
 from ksim.study.perfect import MOST_PRICED, ScaledRun, Search, levels_of, scaled_pools
@@ -28,8 +28,6 @@ __all__ = ["AutoscalerComparison", "AutoscalerRun", "autoscalers"]
 
 #: The name of the one that knows the future.
 PERFECT = "perfect"
-#: The numbers of a run that the table shows beside cost and attainment.
-_SHOWN = ("p99_ttft_ms", "mean_gpus", "allocated_gpu_seconds", "energy_joules")
 
 
 @frozen
@@ -78,9 +76,9 @@ class AutoscalerComparison:
     @property
     def shown(self) -> Table:
         """The table: a line for each autoscaler."""
-        titles = [number_of(key).title for key in _SHOWN]
+        titles = [number_of(key).title for key in OF_AUTOSCALERS]
         rows = [(run.name, percent(run.kept.share), "yes" if self.keeps(run) else "no", number(run.kept.cost),
-                 number(self.regret(run)), *(written(number_of(key), run.kept.summary[key]) for key in _SHOWN),  # type: ignore[arg-type]
+                 number(self.regret(run)), *(written(number_of(key), run.kept.summary[key]) for key in OF_AUTOSCALERS),  # type: ignore[arg-type]
                  number(run.changes)) for run in self.runs]
         return Table.of("autoscaler", ">within targets", "keeps SLO", f">cost, {self.unit}", f">regret, {self.unit}",
                         *(f">{title}" for title in titles), ">decisions", rows=rows,
@@ -105,7 +103,7 @@ class AutoscalerComparison:
         """What each costs and keeps, its settings, and the sizes that it asked for: [seconds, replicas] by pool."""
         return [{"autoscaler": run.name, "slo_attainment": run.kept.share, "keeps_slo": self.keeps(run),
                  "cost": run.kept.cost, "regret": self.regret(run), "unit": self.unit, "decisions": run.changes,
-                 **{key: run.kept.summary[key] for key in _SHOWN},
+                 **{key: run.kept.summary[key] for key in OF_AUTOSCALERS},
                  "sizes": {name: [[0.0, run.scenario.pools[name].replicas], *map(list, steps)]
                            for name, steps in run.kept.asked.items()}} for run in self.runs]
 

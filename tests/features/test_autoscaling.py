@@ -131,7 +131,7 @@ def test_what_an_autoscaler_sees():
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    ({"pools": {}}, "scales pools, and the scenario has none"),
+    ({"pools": {}}, "autoscaler: is about the replicas of pools"),
     ({"energy": {"sleep_after": "1 s"}}, "energy.sleep_after"),
     ({"pools": {"a": {"role": "both", "replicas": 0}}}, "replicas is 0"),
     ({"autoscaler": None, "pools": {"a": {"role": "both", "max_replicas": 3}}}, "and there is none; name one"),
