@@ -449,8 +449,9 @@ def _check_pool(scenario: Scenario, name: str, where: str) -> None:
 
 
 def _check_no_ends(lifecycle: Lifecycle, where: str) -> None:
-    """Raise ConfigError where *lifecycle*, of replicas that stay, says how they end."""
-    for key in beside(plain(Lifecycle()), plain(lifecycle)):
+    """Raise ConfigError where *lifecycle*, of replicas that stay, says how they end; how they would be updated does no
+    harm."""
+    for key in beside(plain(Lifecycle()), plain(evolve(lifecycle, rolling_update=RollingUpdateSettings()))):
         raise ConfigError(f"{where}.{key}", "is about replicas of pools that go, and nothing lets any go; name an"
                                             " autoscaler, or set lifecycle.rolling_update.at")
 
