@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
@@ -17,13 +17,17 @@ __all__ = ["ROLES", "Lifecycle", "PoolSettings", "RollingUpdateSettings"]
 ROLES = ("prefill", "decode", "both")
 
 
-def _pods(value: int | str) -> int | str:
-    """*value*; raises ValueError for what is neither a number of replicas nor a percentage of them."""
-    if isinstance(value, str) and value.endswith("%") and value[:-1].isdecimal():
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    raise ValueError(f"expected a number of replicas, or a percentage such as '25%', not {value!r}")
+def _as_given(value: int | str) -> int | str:
+    """A number, or a percentage of what is not known yet."""
+    return value
+
+
+def _pods(instance: object, attribute: "Attribute[Any]", value: int | str) -> None:
+    """Raise ValueError for what is neither a number of replicas nor a percentage of them."""
+    percentage = isinstance(value, str) and value.endswith("%") and value[:-1].isdecimal()
+    if not percentage and not (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        raise ValueError(f"{attribute.name!r} must be a number of replicas, or a percentage such as '25%', not"
+                         f" {value!r}")
 
 
 @frozen
@@ -32,9 +36,9 @@ class RollingUpdateSettings:
 
     at: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
     """When it begins. Unit: s. Default: never. Example: "10 min"."""
-    max_surge: int | str = field(default="25%", converter=_pods)
+    max_surge: int | str = field(default="25%", converter=_as_given, validator=_pods)
     """Replicas beyond those wanted while it lasts; a percentage of them is rounded up. Unit: replicas, or %."""
-    max_unavailable: int | str = field(default="25%", converter=_pods)
+    max_unavailable: int | str = field(default="25%", converter=_as_given, validator=_pods)
     """Replicas of those wanted that may not be ready while it lasts; a percentage is rounded down. Unit: replicas, or
     %."""
 

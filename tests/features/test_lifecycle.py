@@ -134,7 +134,7 @@ def test_an_update_replaces_replicas_within_its_bounds(surge, missing, places, m
     ({"lifecycle": {"migration_limit": 1}}, "is of requests that are cut off"),
     ({"lifecycle": {"rolling_update": {"at": "1 s", "max_surge": "some"}}}, "a percentage such as '25%'"),
     ({"autoscaler": None, "pools": {"a": {"role": "both", "lifecycle": {"pre_stop": "1 s"}}}}, "nothing lets any go"),
-    ({"lifecycle": {"rolling_update": {"at": "1 s"}}, "pools": {}, "autoscaler": None}, "nothing lets any go")])
+    ({"lifecycle": {"rolling_update": {"at": "1 s"}}, "pools": {}, "autoscaler": None}, "the scenario has none")])
 def test_what_cannot_end_is_refused(change, says):
     made = {**table(), **change}
     with pytest.raises(ConfigError, match=says):
