@@ -35,7 +35,7 @@ class RollingUpdateSettings:
     """An update of a pool to another version, which replaces its replicas as a Deployment of Kubernetes does."""
 
     at: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
-    """When it begins. Unit: s. Default: never. Example: "10 min"."""
+    """When it begins. Unit: s. Default: never. Example: "600 s"."""
     max_surge: int | str = field(default="25%", converter=_as_given, validator=_pods)
     """Replicas beyond those wanted while it lasts; a percentage of them is rounded up. Unit: replicas, or %."""
     max_unavailable: int | str = field(default="25%", converter=_as_given, validator=_pods)
@@ -83,7 +83,7 @@ class PoolSettings:
     autoscaler: Choice | None = None
     """What scales this pool alone. Default: the scenario's, for all pools. Names: autoscaling. Example: "hpa"."""
     lifecycle: Lifecycle | None = None
-    """How its replicas end. Default: as the scenario says."""
+    """How its replicas end. Default: as the scenario says. Example: {termination_grace_period = "30 s"}."""
     gpu: Annotated[str | Choice | None, Gpu] = None
     """Its GPU, in the GPU's usual system, or a table as for the scenario's. Default: the scenario's `gpu` and `system`.
     Names: gpus. Example: "h100"."""
