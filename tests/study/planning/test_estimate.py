@@ -165,8 +165,8 @@ def test_more_engines_carry_more_and_what_has_no_steady_state_has_no_estimate(en
     targets = (Target.parse("ttft:mean:1s"), Target.parse("tpot:mean:30ms"))
     deployment, _, load = engine
     rates = [EstimatedFleet.of(load, pools).highest_rate(load, targets) for pools in (
-        [("both", deployment, 2)], [("both", deployment, 4)],
-        [("decode", deployment, 2), ("prefill", deployment, 2)], [("prefill", deployment, 4), ("decode", deployment, 4)])]
+        [("both", deployment, 2)], [("both", deployment, 4)], [("decode", deployment, 2), ("prefill", deployment, 2)],
+        [("prefill", deployment, 4), ("decode", deployment, 4)])]
     assert rates[1] / rates[0] == pytest.approx(2, rel=0.2) and rates[3] / rates[2] == pytest.approx(2, rel=0.2)
     apart = EstimatedFleet.of(load, [("prefill", deployment, 1), ("decode", deployment, 1)])
     times, found = apart.fewest(PlanQuestion(load, 1.5 * rates[2], targets))
