@@ -32,6 +32,8 @@ class Replica:
     under_way: int = field(default=0, init=False)
     #: Whether an update has yet to replace it.
     outdated: bool = field(default=False, init=False)
+    #: Others that need its GPUs, of which one at a time may be there.
+    rivals: "Sequence[Replica]" = field(default=(), init=False)
 
     @property
     def state(self) -> str:
@@ -41,6 +43,11 @@ class Replica:
     def since(self) -> float:
         """When its state began."""
         return self.life[-1][0]
+
+    @property
+    def free(self) -> bool:
+        """Whether it is gone, and so are all that need its GPUs."""
+        return self.state == GONE and all(other.state == GONE for other in self.rivals)
 
 
 @define(eq=False)
@@ -79,14 +86,14 @@ class ScaledPool:
         One that needs the place of a replica that drains starts when that one is gone.
         """
         self.wanted = wanted
-        self._go_on()
+        self.go_on()
 
     def update(self, max_surge: int | str, max_unavailable: int | str) -> None:
         """Replace all replicas that there are, with so many more at a time, and so many fewer that are ready."""
         self._rules = max_surge, max_unavailable
         for replica in self.those(STARTING, READY):
             replica.outdated = True
-        self._go_on()
+        self.go_on()
 
     def enter(self, replica: Replica) -> None:
         """A request is sent to *replica*."""
@@ -97,14 +104,14 @@ class ScaledPool:
         replica.under_way -= 1
         self._go_if_done(replica)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Start and end replicas until as many are there as should be now."""
         living = self.those(STARTING, READY)
         old = [replica for replica in living if replica.outdated]
         surge, missing = self._allowed() if old else (0, 0)
         new = len(living) - len(old)
         room = min(self.wanted - new, self.wanted + surge - len(living))
-        started = self.those(GONE)[:max(0, room)]
+        started = [replica for replica in self.replicas if replica.free][:max(0, room)]
         for replica in started:
             replica.outdated = False
             self._change(replica, STARTING)
@@ -118,7 +125,7 @@ class ScaledPool:
         for replica in ending:
             self._drain(replica)
         if old and (ending or started):
-            self._go_on()
+            self.go_on()
 
     def _allowed(self) -> tuple[int, int]:
         """How many replicas there may be beyond those wanted, and how many of those may be missing."""
@@ -129,7 +136,7 @@ class ScaledPool:
         yield from self.start_up(replica)
         if replica.life[-1] is began:  # nobody has changed their mind
             self._change(replica, READY)
-            self._go_on()
+            self.go_on()
 
     def _drain(self, replica: Replica) -> None:
         """Send *replica* no more, and let it go when its requests are over, or its grace period is."""
@@ -154,7 +161,7 @@ class ScaledPool:
         ends = replica.since + (self.termination.sigterm or 0.0)
         if replica.state == DRAINING and not replica.under_way and self.env.now >= ends:
             self._change(replica, GONE)
-            self._go_on()
+            self.go_on()
 
     def _change(self, replica: Replica, state: str) -> None:
         replica.life.append((self.env.now, state))

@@ -112,8 +112,17 @@ class _Life:
             if replica.state == READY and len(replica.life) > 1:
                 _empty(self.views[number].engine)
         self.cluster.offer([view for view in self.views if self._ready(view.number)])
+        if replica.state == GONE and replica.rivals:
+            for pool in self.pools:
+                if pool.pending:
+                    pool.go_on()
         if replica.state == READY and self.cluster.gateway is not None:
             self.cluster.gateway.wake()
+
+    @property
+    def pools(self) -> Iterable[ScaledPool]:
+        """The pools of all replicas."""
+        return dict.fromkeys(pool for pool, _ in self.replicas.values())
 
     def _ready(self, engine: int) -> bool:
         return engine not in self.replicas or self.replicas[engine][1].state == READY
@@ -203,6 +212,18 @@ def _scaled(pool: EnginePool, ready: int, starts: _Starts, life: _Life) -> Scale
                       termination=Termination(grace, ends.pre_stop))
 
 
+def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, tuple[ScaledPool, Replica]]) -> None:
+    """Tell replicas that lie on the same GPUs of each other."""
+    on: dict[int, set[Replica]] = {}
+    for pool in fleet:
+        for number, place in zip(pool.numbers, pool.places, strict=True):
+            for gpu in pool.gpus(place) if number in replicas else ():
+                on.setdefault(gpu, set()).add(replicas[number][1])
+    for together in on.values():
+        for replica in together if len(together) > 1 else ():
+            replica.rivals = [*dict.fromkeys([*replica.rivals, *(one for one in together if one is not replica)])]
+
+
 class AutoscalingFeature(WiredFeature):
     """Pools with an autoscaler of their own, or of the scenario."""
 
@@ -238,6 +259,7 @@ class AutoscalingFeature(WiredFeature):
                 made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life)
                 pools[pool.name] = made
                 replicas |= {engine: (made, replica) for replica in made.replicas for engine in replica.engines}
+        _find_rivals(fleet, replicas)
         for made in pools.values():
             for replica in made.replicas:
                 life.changed(replica)
