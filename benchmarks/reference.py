@@ -20,7 +20,8 @@ from ksim.scenario.scenario import Scenario
 from ksim.scenario.schema import FILE, schema, toml
 from ksim.specs.configs import KvTransferConfig, LimitMmPerPrompt, LoraModule, MmProcessorKwargs, SpeculativeConfig
 from ksim.specs.hardware import Footprint, PowerSettings, RankSettings, SlowGpu
-from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
+from ksim.specs.pools import Lifecycle, PoolSettings, RollingUpdateSettings
+from ksim.specs.settings import EngineSettings, SignalSettings, Slo
 from ksim.specs.sglang import SglangSettings
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
@@ -38,7 +39,8 @@ SECTIONS: Mapping[str, type] = {
     "[serve.kv_transfer_config]": KvTransferConfig, "[serve.speculative_config]": SpeculativeConfig,
     "[[serve.lora_modules]]": LoraModule,
     "[serve.limit_mm_per_prompt]": LimitMmPerPrompt, "[serve.mm_processor_kwargs]": MmProcessorKwargs,
-    "[pools.NAME]": PoolSettings, "[signals]": SignalSettings, "[slo]": Slo,
+    "[pools.NAME]": PoolSettings, "[lifecycle]": Lifecycle, "[lifecycle.rolling_update]": RollingUpdateSettings,
+    "[signals]": SignalSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint, "[ranks]": RankSettings, "[[ranks.slow]]": SlowGpu,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.retries]": Retries,
     "[workload.mix.NAME]": MixedWorkload,

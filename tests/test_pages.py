@@ -21,7 +21,8 @@ from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.errors import DISTRIBUTION
 from ksim.foundation.keys import keys
 from ksim.scenario.scenario import Scenario
-from ksim.specs.settings import EngineSettings, PoolSettings
+from ksim.specs.pools import PoolSettings
+from ksim.specs.settings import EngineSettings
 
 ROOT = Path(ksim.__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -109,7 +109,7 @@ def _register() -> None:
         "Ask": {"sweep": sweep.sweep, "capacity": capacity.capacity, "plan": plan.plan,
                 "tune": studies.tune, "step": parts.step, "roofline": parts.roofline, "collectives": parts.collectives,
                 "routing": parts.routing},
-        "Compare": {"diff": diff.diff, "routers": studies.routers},
+        "Compare": {"diff": diff.diff, "routers": studies.routers, "autoscalers": studies.autoscalers},
         "Connect": {"import": exchange.import_, "export": exchange.export, "serve": serve.serve, "trace": trace.trace},
         "Look up": {"list": catalogue.list_entries, "model": hardware.model, "doctor": start.doctor}}
     for heading, commands in under.items():

@@ -7,7 +7,8 @@ import typer
 from attrs import fields_dict
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.specs.settings import EngineSettings, PoolSettings
+from ksim.specs.pools import PoolSettings
+from ksim.specs.settings import EngineSettings
 
 Pools = Annotated[list[str] | None, typer.Option("--pool", metavar="NAME:KEY=VALUE,...", help="a pool of a fleet: its"
                                                 " role, replicas, gpu and others, and the engine settings in which it"

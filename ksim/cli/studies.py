@@ -1,10 +1,11 @@
-"""The commands that run studies: `ksim tune` and `ksim routers`, and what they share with `sweep` and `capacity`.
+"""The commands that run studies: `ksim tune`, `routers` and `autoscalers`, and what they share with others.
 
 They share options, and what they say where something stops them.
 """
 
 import csv
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,6 +19,7 @@ from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
 if TYPE_CHECKING:
+    from ksim.study.autoscalers import AutoscalerComparison
     from ksim.study.routers import RouterComparison, RoutersPlan
     from ksim.study.rows import SweepPoint
     from ksim.study.sweep import Where
@@ -215,14 +217,70 @@ def _show_routers(found: "RouterComparison") -> None:
         print(f"ksim: {note}", file=sys.stderr)
 
 
-def _write(found: "RouterComparison", output: Path) -> None:
-    """Write all numbers and the figure beside the runs."""
-    records = found.records()
-    with (output / "routers.csv").open("w", encoding="utf-8", newline="") as file:
+def _write_csv(path: Path, records: list[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for record in records for key in record)),
                                 lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
+
+
+def _write(found: "RouterComparison", output: Path) -> None:
+    """Write all numbers and the figure beside the runs."""
+    _write_csv(output / "routers.csv", found.records())
     if found.ranking:
         found.plot().save(output / "routers.png")
     say(f"written to {output}; `ksim report {output}` makes a page of it")
+
+
+Autoscalers = Annotated[str | None, typer.Option("--autoscalers", metavar="NAME,NAME", show_default="the scenario's"
+                        " alone", help="autoscalers to compare with the scenario's own, such as wva,dynamo_planner or"
+                        " package.module:Class; each scales the pools that the scenario's does")]
+Attainment = Annotated[float, typer.Option("--attainment", metavar="SHARE", help="share of the requests that have to be"
+                                           " within slo")]
+Slots = Annotated[int, typer.Option("--slots", min=1, help="parts of the load in each of which the perfect autoscaler"
+                                    " may have another size")]
+Lowerings = Annotated[int, typer.Option("--trials", min=0, help="runs at most in which sizes of the perfect one are"
+                                        " lowered, once some are found")]
+AutoscalersOutput = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="where"
+                              " autoscalers.csv, autoscalers.png and perfect.toml are written")]
+
+
+def autoscalers(
+    scenario: ScenarioFile, names: Autoscalers = None, attainment: Attainment = 0.99, slots: Slots = 48,
+    trials: Lowerings = 48, output: AutoscalersOutput = None, json_file: JsonFile = None, wide: Wide = False,
+    jobs: Jobs = None, settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
+) -> None:
+    """Compare autoscalers under the same requests: what each costs beside the perfect one, and the SLO it keeps."""
+    from ksim.scenario.scenario import Scenario
+    from ksim.study.autoscalers import AutoscalersPlan
+    from ksim.study.routers import listed, parsed
+    from ksim.study.workers import Where
+    from ksim.views.run_directory import claimed
+
+    chosen = [parsed(text) for text in listed(names, "--autoscalers")] if names is not None else []
+    plan = AutoscalersPlan(changed(Scenario.read(scenario), settings, seed, pool), chosen, attainment, slots, trials)
+    with nullcontext() if output is None else claimed(output, _AUTOSCALERS_MARKS, force):
+        with Progress(plan.most_runs, quiet=False, what="runs", every=1) as progress:
+            found = plan.compare(f"Autoscalers compared: {scenario.stem}", Where(jobs), progress.advance)
+        console().print(found.shown)
+        say(*found.notes)
+        if output is not None:
+            _write_autoscalers(found, output)
+    write_json(json_file, {"title": found.title, "attainment": attainment, "autoscalers": found.records()})
+
+
+#: The files by which an earlier comparison is known.
+_AUTOSCALERS_MARKS = ("autoscalers.csv", "perfect.toml")
+
+
+def _write_autoscalers(found: "AutoscalerComparison", output: Path) -> None:
+    """Write the numbers, the figure, and the scenario of the perfect autoscaler."""
+    from ksim.views.run_directory import replacing
+
+    with replacing(output, _AUTOSCALERS_MARKS) as new:
+        _write_csv(new / "autoscalers.csv", [{key: value for key, value in record.items() if key != "sizes"}
+                                             for record in found.records()])
+        found.plot().save(new / "autoscalers.png")
+        (new / "perfect.toml").write_text(found.perfect.scenario.to_toml(), encoding="utf-8")
+    say(f"written to {output}; `ksim run {output / 'perfect.toml'}` shows the perfect one")

@@ -189,8 +189,8 @@ class Cluster(Clients):
 
     What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
     may be split among engines of roles prefill and decode; their KV moves over `transfer_network`.
-    A `gateway` may hold requests back before the router, or refuse them.  `enter` is told which engines get a request,
-    and what to call at its end, and returns what is called then.
+    A `gateway` may hold requests back before the router, or refuse them.  `enter` is told of each request, which
+    engines get it, and what to call at its end, and returns what is called then.
     """
 
     env: Horizon
@@ -205,8 +205,8 @@ class Cluster(Clients):
     signals: SignalSettings = SignalSettings()
     seed: int = 0
     gateway: "Gateway | None" = None
-    enter: Callable[[Iterable[int], Callable[[], object]], Callable[[], object]] | None = field(default=None,
-                                                                                               init=False)
+    enter: Callable[[Request, Iterable[int], Callable[[], object]], Callable[[], object]] | None = field(
+        default=None, init=False)
     _slots: simpy.Resource | None = field(init=False)
     sight: EngineViews = field(init=False)
     _prefilling: list[View] = field(init=False)
@@ -263,7 +263,7 @@ class Cluster(Clients):
             return engine.number
         self._log_routed(request, engine)
         if self.enter is not None:
-            done, timely = self.enter((engine.number,), done), True
+            done, timely = self.enter(request, (engine.number,), done), True
         if reason := engine.refusal(request):
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
@@ -305,7 +305,7 @@ class Cluster(Clients):
         prefill, decode = self._route_pair(request)
         first = decode if prefill is None else prefill
         if self.enter is not None:
-            done, timely = self.enter({first.number, decode.number}, done), True
+            done, timely = self.enter(request, {first.number, decode.number}, done), True
         self._log_routed(request, decode, -1 if prefill is None else prefill.number)
         reason = decode.refusal(request)
         if prefill is not None and (request.n > 1 or request.beam_width):

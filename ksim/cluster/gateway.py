@@ -127,6 +127,13 @@ class Gateway:
         self.log.add(Arrived(self.env.now, request))
         self._try(Attempt(request, done, timely))
 
+    def resend(self, request: Request, done: Callable[[], object]) -> None:
+        """Queue *request*, which an engine had that is gone, before others of its flow."""
+        self._flows.setdefault(self.control.flow(request), deque()).appendleft(
+            Attempt(request, done, True, since=self.env.now))
+        self._held += 1
+        self._go_on(self._send_one())
+
     def _try(self, attempt: Attempt) -> None:
         request, now = attempt.request, self.env.now
         if self.scaler is not None:

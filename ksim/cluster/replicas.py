@@ -1,16 +1,20 @@
-"""The life of a pool's replicas: they start, are ready, drain, and are gone, as an autoscaler asks.
+"""The life of a pool's replicas: they start, are ready, drain, and are gone, as an autoscaler or an update asks.
 
 Places are made for as many as there may ever be.  One that starts has GPUs of its own from its first second on, and an
-empty cache; one that drains gets no further request, and goes when those that it has are over.  Which one goes is
-Kubernetes' choice: first one that is not ready yet, then the one that has been ready for the shortest time
-(pkg/controller/controller_utils.go, ActivePodsWithRanks).
+empty cache; one that drains gets no further request, and goes when those that it has are over, or are cut off.  Which
+one goes is Kubernetes' choice: first one that is not ready yet, then the one that has been ready for the shortest time
+(pkg/controller/controller_utils.go, ActivePodsWithRanks).  An update replaces all that are there when it begins, as a
+Deployment does (pkg/controller/deployment/rolling.go).
 """
 
 from collections.abc import Callable, Generator, Sequence
+from math import inf, isfinite
 from typing import Any
 
 import simpy
 from attrs import define, field
+
+from ksim.autoscaling.kubernetes import RollingUpdate, Termination
 
 __all__ = ["DRAINING", "GONE", "READY", "STARTING", "Replica", "ScaledPool"]
 
@@ -26,6 +30,10 @@ class Replica:
     life: list[tuple[float, str]]
     #: Requests on their way through it.
     under_way: int = field(default=0, init=False)
+    #: Whether an update has yet to replace it.
+    outdated: bool = field(default=False, init=False)
+    #: Others that need its GPUs, of which one at a time may be there.
+    rivals: "Sequence[Replica]" = field(default=(), init=False)
 
     @property
     def state(self) -> str:
@@ -36,12 +44,18 @@ class Replica:
         """When its state began."""
         return self.life[-1][0]
 
+    @property
+    def free(self) -> bool:
+        """Whether it is gone, and so are all that need its GPUs."""
+        return self.state == GONE and all(other.state == GONE for other in self.rivals)
+
 
 @define(eq=False)
 class ScaledPool:
     """The `replicas` of the pool called `name`, of which so many are `wanted`.
 
     `start_up` makes a process that lasts as long as a replica takes to start; `changed` is told of each change.
+    `cut_off` takes the requests away that a replica has when its `termination` says so.
     """
 
     env: simpy.Environment
@@ -49,7 +63,10 @@ class ScaledPool:
     replicas: Sequence[Replica]
     start_up: Callable[[Replica], Generator[simpy.Event, Any, None]]
     changed: Callable[[Replica], None]
+    cut_off: Callable[[Replica], None] = lambda replica: None
+    termination: Termination = field(default=Termination(grace=inf), kw_only=True)
     wanted: int = field(init=False)
+    _rules: tuple[int | str, int | str] = field(default=(0, 0), init=False)
 
     def __attrs_post_init__(self) -> None:
         self.wanted = len(self.those(READY))
@@ -69,29 +86,82 @@ class ScaledPool:
         One that needs the place of a replica that drains starts when that one is gone.
         """
         self.wanted = wanted
-        living = self.those(STARTING, READY)
-        for replica in self.those(GONE)[:max(0, wanted - len(living))]:
-            self._change(replica, STARTING)
-            self.env.process(self._start(replica, replica.life[-1]))
-        living.sort(key=lambda replica: (replica.state == READY, -replica.since, -replica.number))
-        for replica in living[:max(0, len(living) - wanted)]:
-            self._change(replica, DRAINING if replica.under_way else GONE)
+        self.go_on()
+
+    def update(self, max_surge: int | str, max_unavailable: int | str) -> None:
+        """Replace all replicas that there are, with so many more at a time, and so many fewer that are ready."""
+        self._rules = max_surge, max_unavailable
+        for replica in self.those(STARTING, READY):
+            replica.outdated = True
+        self.go_on()
 
     def enter(self, replica: Replica) -> None:
         """A request is sent to *replica*."""
         replica.under_way += 1
 
     def leave(self, replica: Replica) -> None:
-        """A request of *replica* is over."""
+        """A request of *replica* is over, or cut off."""
         replica.under_way -= 1
-        if replica.state == DRAINING and not replica.under_way:
-            self._change(replica, GONE)
-            self.scale(self.wanted)
+        self._go_if_done(replica)
+
+    def go_on(self) -> None:
+        """Start and end replicas until as many are there as should be now."""
+        living = self.those(STARTING, READY)
+        old = [replica for replica in living if replica.outdated]
+        surge, missing = self._allowed() if old else (0, 0)
+        new = len(living) - len(old)
+        room = min(self.wanted - new, self.wanted + surge - len(living))
+        started = [replica for replica in self.replicas if replica.free][:max(0, room)]
+        for replica in started:
+            replica.outdated = False
+            self._change(replica, STARTING)
+            self.env.process(self._start(replica, replica.life[-1]))
+        living += started
+        waiting = sum(replica.state == STARTING and not replica.outdated for replica in living) if old else 0
+        spare = len(living) - (self.wanted - missing) - waiting
+        living.sort(key=lambda replica: (not replica.outdated, replica.state == READY, -replica.since,
+                                         -replica.number))
+        ending = living[:max(0, min(spare, len(old)) if old else spare)]
+        for replica in ending:
+            self._drain(replica)
+        if old and (ending or started):
+            self.go_on()
+
+    def _allowed(self) -> tuple[int, int]:
+        """How many replicas there may be beyond those wanted, and how many of those may be missing."""
+        rules = RollingUpdate(self.wanted, *self._rules)
+        return rules.surge, rules.unavailable
 
     def _start(self, replica: Replica, began: tuple[float, str]) -> Generator[simpy.Event, Any, None]:
         yield from self.start_up(replica)
         if replica.life[-1] is began:  # nobody has changed their mind
             self._change(replica, READY)
+            self.go_on()
+
+    def _drain(self, replica: Replica) -> None:
+        """Send *replica* no more, and let it go when its requests are over, or its grace period is."""
+        if replica.state == STARTING or not (replica.under_way or self.termination.sigterm):
+            self._change(replica, GONE)
+            return
+        self._change(replica, DRAINING)
+        if self.termination.sigterm or isfinite(self.termination.limit):
+            self.env.process(self._end(replica, replica.life[-1]))
+
+    def _end(self, replica: Replica, began: tuple[float, str]) -> Generator[simpy.Event, Any, None]:
+        sigterm = self.termination.sigterm or 0.0
+        yield self.env.timeout(sigterm)
+        self._go_if_done(replica)
+        if isfinite(self.termination.limit):
+            yield self.env.timeout(self.termination.limit - sigterm)
+            if replica.life[-1] is began:
+                self.cut_off(replica)
+
+    def _go_if_done(self, replica: Replica) -> None:
+        """Let *replica* go if it drains, has no request, and its preStop hook has ended."""
+        ends = replica.since + (self.termination.sigterm or 0.0)
+        if replica.state == DRAINING and not replica.under_way and self.env.now >= ends:
+            self._change(replica, GONE)
+            self.go_on()
 
     def _change(self, replica: Replica, state: str) -> None:
         replica.life.append((self.env.now, state))

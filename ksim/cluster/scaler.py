@@ -16,8 +16,12 @@ from ksim.cluster.replicas import DRAINING, READY, STARTING, Replica, ScaledPool
 from ksim.cluster.signals import View
 from ksim.flow.events import Scaled
 from ksim.flow.request import Request
+from ksim.foundation.errors import ConfigError
 
 __all__ = ["Scaler", "Tally"]
+
+#: Seconds after which schedules repeat.
+_WEEK = 7 * 86_400.0
 
 
 @frozen
@@ -63,11 +67,14 @@ class Tally:
 
     def on_first_token(self, request: Request, engine: int, time: float) -> None:
         now = self.totals
-        if request.id not in self._first_tokens:  # the decode engine of a split request has another first one
+        # The decode engine of a split request has another first one.
+        if request.id not in self._first_tokens and not request.migrated:
             self._first_tokens[request.id] = time
             self.totals = evolve(now, begun=now.begun + 1, ttft=now.ttft + time - request.arrival)
 
     def on_end(self, request: Request, engine: int, time: float) -> None:
+        if request.migrated:  # counted when it was cut off
+            return
         now, first = self.totals, self._first_tokens.pop(request.id, time)
         gaps = max(0, request.output - 1)
         self.totals = evolve(now, ended=now.ended + 1, output_tokens=now.output_tokens + request.output,
@@ -90,12 +97,25 @@ class Scaler:
     _before: Totals = field(factory=Totals, init=False)
 
     def run(self, over: Callable[[], bool]) -> Any:
-        """The process that asks."""
+        """The process that asks; it raises ConfigError where requests would wait for ever."""
+        env = self.cluster.env
+        served = env.now
         while True:
-            yield self.cluster.env.timeout(self.autoscaler.interval)
+            yield env.timeout(self.autoscaler.interval)
             if over():
                 return
             self.decide()
+            if not self._forsaken:
+                served = env.now
+            elif env.now - served > _WEEK:
+                raise ConfigError("autoscaler", f"has asked for no replica of {', '.join(self.pools)} for a week, and"
+                                                f" requests wait since {served:,.0f} s; have it keep one")
+
+    @property
+    def _forsaken(self) -> bool:
+        """Whether requests wait for replicas, of which none is wanted."""
+        gateway = self.cluster.gateway
+        return gateway is not None and gateway.held > 0 and not any(pool.wanted for pool in self.pools.values())
 
     def decide(self) -> None:
         """Ask once."""

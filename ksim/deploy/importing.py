@@ -23,7 +23,8 @@ from ksim.scenario.scenario import ANY_WORKLOAD, Scenario, alike, beside, merged
 from ksim.scenario.sizing import of_free
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import try_to_build
-from ksim.specs.settings import ROLES, EngineSettings
+from ksim.specs.pools import ROLES
+from ksim.specs.settings import EngineSettings
 
 _WHY = ("left out: no engine here prefills for another; where others do, import their lines together, with --role for"
         " each")

@@ -200,6 +200,13 @@ def log_abort(log: Log, engine: int, jobs: Mapping[Job, Callable[[], object]], d
         _log_tokens(log, engine, ended.emitted, request, time, ended)
 
 
+def tokens_until(decodes: DecodeSet, job: Job, steps: int) -> int:
+    """How many tokens of *job* users have from the engine's first *steps* steps."""
+    runs = [*_until(decodes.emitted(job), steps)]
+    handed_over = job.kv_transfer_params is not None and job.kv_transfer_params.handed_over and bool(runs)
+    return handed_over + sum(((run.last - run.first) // (run.every or 1) + 1) * run.tokens for run in runs)
+
+
 def _until(runs: Iterable[Run], steps: int) -> Iterator[Run]:
     """What is in *runs* of the engine's first *steps* steps."""
     for run in runs:
@@ -356,6 +363,7 @@ class Engine(ABC):
         # Requests that are sent at once reach a real engine one after the other, if only just.
         self._latest = max(now, nextafter(self._latest, inf))
         job = self.scheduler.job(request, self._accepted, self._latest)
+        job.preemptions += request.migrated
         self._accepted += 1
         self._done[job] = done
         if params is not None:

@@ -13,7 +13,7 @@ from ksim.cost.energy import FREE
 from ksim.cost.step import Timer
 from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectorWaits
-from ksim.engine.engine import PendingStep, Process, log_abort
+from ksim.engine.engine import PendingStep, Process, log_abort, tokens_until
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.ranks import (
     DataParallelGroup,
@@ -29,7 +29,7 @@ from ksim.engine.ranks import (
 from ksim.engine.stage_recorder import StageRecorder
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
-from ksim.flow.events import KvTransferParams, Stepped
+from ksim.flow.events import KvTransferParams, Preempted, Stepped
 from ksim.flow.request import Request
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job, Schedule, State
@@ -100,6 +100,20 @@ class Inbox(ConnectorWaits):
             self._drop_aborted()
 
     # Aborts.
+
+    def cut_off(self, request: int) -> tuple[int, bool]:
+        """Drop *request*, which has one sequence, so that another engine may go on with it.
+
+        Return how many tokens its user has from here, and whether it had begun to be computed.
+        """
+        jobs = [job for job in self._done if job.request.id == request]
+        decoded = [job for job in jobs if job.kv_transfer_params is None or not job.kv_transfer_params.do_remote_decode]
+        tokens = sum(tokens_until(self.scheduler.decodes, job, self._logged) for job in decoded)
+        begun = any(job.state is State.RUNNING or job.preemptions for job in jobs)
+        if any(job.state is State.RUNNING for job in jobs):
+            self.log.add(Preempted(self.env.now, request, self.number))
+        self.abort(request)
+        return tokens, begun
 
     def abort(self, request: int) -> bool:
         """Have the next turn drop all sequences of *request*, as vLLM's engine core does; nobody hears of their ends.

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
+from ksim.autoscaling.kubernetes import Termination
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.replicas import GONE, READY, Replica, ScaledPool
 from ksim.cluster.scaler import Scaler, Tally
 from ksim.cluster.signals import View
 from ksim.engine.loop_times import Horizon
+from ksim.flow.events import Failed
 from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
@@ -22,10 +25,13 @@ from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.features import RunningFleet, WiredFeature
 from ksim.simulation.pool import EnginePlace, EnginePool
+from ksim.specs.pools import Lifecycle
 from ksim.specs.startup import Startup
 
 __all__ = ["FEATURE"]
 
+#: Why requests fail.
+CUT_OFF = "its engine was terminated at the end of the grace period"
 
 #: Paths that all starts of a fleet share, and those that the starts of a node do.
 _OF_FLEET, _OF_NODE = ("registry", "hub", "network"), ("disk", "page_cache")
@@ -72,40 +78,96 @@ class _Starts:
 
 
 @define(eq=False)
+class _UnderWay:
+    """A request that some `replicas` have, what is called at its end, and how often it was cut off before."""
+
+    request: Request
+    replicas: Sequence[tuple[ScaledPool, Replica]]
+    done: Callable[[], object]
+    moves: int = 0
+
+    def leave(self) -> None:
+        for pool, replica in self.replicas:
+            pool.leave(replica)
+
+
+@define(eq=False)
 class _Life:
     """The replicas of all pools of a running fleet, and which of them requests may go to."""
 
     cluster: Cluster
     views: Mapping[int, View]
     replicas: Mapping[int, tuple[ScaledPool, Replica]]
+    lifecycles: Mapping[str, Lifecycle]
+    #: Those of other models, too, which may wait for GPUs.
+    pools: Sequence[ScaledPool]
+    under_way: dict[int, _UnderWay] = field(factory=dict, init=False)
+    #: How often requests were cut off that wait for another replica.
+    moved: dict[int, int] = field(factory=dict, init=False)
 
     def changed(self, replica: Replica) -> None:
         """Offer routers the engines that are ready now, write down the life of others, and empty the caches of those
-        that are gone."""
+        that have started."""
         engines = self.cluster.log.engines
         for number in replica.engines:
             engines[number] = evolve(engines[number], life=tuple(replica.life))
-            if replica.state == GONE:
+            if replica.state == READY and len(replica.life) > 1:
                 _empty(self.views[number].engine)
         self.cluster.offer([view for number, view in self.views.items() if self._ready(number)])
+        if replica.state == GONE and replica.rivals:
+            for pool in self.pools:
+                if pool.pending:
+                    pool.go_on()
         if replica.state == READY and self.cluster.gateway is not None:
             self.cluster.gateway.wake()
 
     def _ready(self, engine: int) -> bool:
         return engine not in self.replicas or self.replicas[engine][1].state == READY
 
-    def enter(self, engines: Iterable[int], done: Callable[[], object]) -> Callable[[], object]:
-        """Count a request on the replicas of *engines* until it is *done*."""
+    def enter(self, request: Request, engines: Iterable[int], done: Callable[[], object]) -> Callable[[], object]:
+        """Count *request* on the replicas of *engines* until it is *done*, or cut off."""
         entered = [self.replicas[engine] for engine in engines if engine in self.replicas]
+        here = _UnderWay(request, entered, done, self.moved.pop(request.id, 0))
+        self.under_way[request.id] = here
         for pool, replica in entered:
             pool.enter(replica)
 
         def leave() -> None:
+            del self.under_way[request.id]
             done()
-            for pool, replica in entered:
-                pool.leave(replica)
+            here.leave()
 
         return leave
+
+    def cut_off(self, replica: Replica) -> None:
+        """Take the requests of *replica* away; each goes on elsewhere, or fails."""
+        cut = [one for one in self.under_way.values() if any(each is replica for _, each in one.replicas)]
+        for one in cut:
+            del self.under_way[one.request.id]
+            if (rest := self._rest(one)) is not None:
+                self.moved[rest.id] = one.moves + 1
+                one.leave()
+                assert self.cluster.gateway is not None, "fleets that are scaled have one"
+                self.cluster.gateway.resend(rest, one.done)
+            else:
+                one.done()
+                one.leave()
+
+    def _rest(self, one: _UnderWay) -> Request | None:
+        """What is left of a request that is cut off; None where it fails."""
+        request, (pool, replica) = one.request, one.replicas[-1]
+        moves = request.n == 1 and not request.beam_width and one.moves < self.lifecycles[pool.name].migration_limit
+        engines = [self.views[number].engine for _, each in one.replicas for number in each.engines]
+        if not moves:
+            had = [engine.number for engine in engines if engine.abort(request.id)]
+            self.cluster.log.add(Failed(self.cluster.env.now, request.id, had[-1] if had else replica.engines[0],
+                                        CUT_OFF))
+            return None
+        cuts = [engine.cut_off(request.id) for engine in engines]
+        tokens, begun = sum(each for each, _ in cuts), any(each for _, each in cuts)
+        most = None if request.max_tokens is None else request.max_tokens - tokens
+        return evolve(request, prompt=request.prompt + tokens, output=request.output - tokens, max_tokens=most,
+                      migrated=request.migrated or begun)
 
 
 def _empty(engine: Any) -> None:
@@ -141,7 +203,22 @@ def _scaled(pool: EnginePool, ready: int, starts: _Starts, life: _Life) -> Scale
         nodes = [_node(pool, pool.places[place]) for place in engines[replica.number]]
         return starts.start(pool.deployment, nodes)
 
-    return ScaledPool(starts.env, pool.name, replicas, start_up, life.changed)
+    ends = life.lifecycles[pool.name]
+    grace = inf if ends.termination_grace_period is None else ends.termination_grace_period
+    return ScaledPool(starts.env, pool.name, replicas, start_up, life.changed, life.cut_off,
+                      termination=Termination(grace, ends.pre_stop))
+
+
+def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, Replica]) -> None:
+    """Tell replicas that lie on the same GPUs of each other."""
+    on: dict[int, set[Replica]] = {}
+    for pool in fleet:
+        for number, place in zip(pool.numbers, pool.places, strict=True):
+            for gpu in pool.gpus(place) if number in replicas else ():
+                on.setdefault(gpu, set()).add(replicas[number])
+    for together in on.values():
+        for replica in together if len(together) > 1 else ():
+            replica.rivals = [*dict.fromkeys([*replica.rivals, *(one for one in together if one is not replica)])]
 
 
 class AutoscalingFeature(WiredFeature):
@@ -153,7 +230,8 @@ class AutoscalingFeature(WiredFeature):
 
     def check_fleet(self, scenario: Scenario, pools: Sequence[EnginePool], links: Links) -> None:
         if not scenario.pools:
-            raise ConfigError("autoscaler", "scales pools, and the scenario has none; name them under pools")
+            key = "autoscaler" if scenario.autoscaler else "lifecycle.rolling_update"
+            raise ConfigError(key, "is about the replicas of pools, and the scenario has none; name them under pools")
         if scenario.energy.sleep_after is not None:
             raise ConfigError("energy.sleep_after", "puts GPUs to sleep that autoscalers give away; leave one out")
         for name in scenario.pools:
@@ -168,37 +246,47 @@ class AutoscalingFeature(WiredFeature):
 
     def begin(self, running: RunningFleet) -> None:
         starts = _Starts.of(running.env, running.scenario.startup, 1 + max(map(_last_node, running.pools)))
+        pools = list[ScaledPool]()
+        replicas = dict[int, Replica]()
         for cluster in running.cluster.parts:
-            _scale(running, cluster, starts)
+            life = _scale(running, cluster, starts, pools)
+            pools += dict.fromkeys(pool for pool, _ in life.replicas.values())
+            replicas |= {engine: replica for engine, (_, replica) in life.replicas.items()}
+        _find_rivals(running.pools, replicas)
 
 
-def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts) -> None:
-    """Have autoscalers scale the pools whose engines are in *cluster*: those of one model."""
+def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, pools: Sequence[ScaledPool]) -> _Life:
+    """Have autoscalers scale the pools whose engines are in *cluster*: those of one model, of all *pools*."""
     scenario, views = running.scenario, {view.number: view for view in cluster.sight.views}
-    pools, replicas = dict[str, ScaledPool](), dict[int, tuple[ScaledPool, Replica]]()
-    life, fleet = _Life(cluster, views, replicas), [pool for pool in running.pools if pool.numbers[0] in views]
+    ends = {name: scenario.lifecycle_of(name) for name in scenario.pools}
+    own, replicas = dict[str, ScaledPool](), dict[int, tuple[ScaledPool, Replica]]()
+    life = _Life(cluster, views, replicas, ends, pools)
+    fleet = [pool for pool in running.pools if pool.numbers[0] in views]
     for pool in fleet:
-        if scenario.autoscaler_of(pool.name):
+        if scenario.changes_size(pool.name):
             made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life)
-            pools[pool.name] = made
+            own[pool.name] = made
             replicas |= {engine: (made, replica) for replica in made.replicas for engine in replica.engines}
-    for made in pools.values():
+    for name, made in own.items():
         for replica in made.replicas:
             life.changed(replica)
+        if (update := ends[name].rolling_update).at is not None:
+            running.env.call_at(update.at, partial(made.update, update.max_surge, update.max_unavailable))
     cluster.enter = life.enter
     assert cluster.gateway is not None, "requests wait there while no replica is ready"
     make = partial(Scaler, cluster=cluster, tally=cluster.gateway.scaler, views=views,
                    gpus={pool.name: pool.deployment.serve.gpus * pool.deployment.serve.data_parallel_size
                          for pool in fleet})
-    for choice, own in _asked(scenario, pools):
-        running.env.process(make(plugin("autoscaling", choice), own).run(lambda: running.over))
+    for choice, scaled in _asked(scenario, own):
+        running.env.process(make(plugin("autoscaling", choice), scaled).run(lambda: running.over))
+    return life
 
 
 def _asked(scenario: Scenario, pools: Mapping[str, ScaledPool]) -> list[tuple[Choice, dict[str, ScaledPool]]]:
     """Each autoscaler, and the pools that it scales."""
     alone = [(choice, {name: pool}) for name, pool in pools.items()
              if (choice := scenario.pools[name].autoscaler) is not None]
-    shared = {name: pool for name, pool in pools.items() if scenario.pools[name].autoscaler is None}
+    shared = {name: pool for name, pool in pools.items() if scenario.autoscaler and not scenario.pools[name].autoscaler}
     return [*alone, *([(scenario.autoscaler, shared)] if shared and scenario.autoscaler else [])]
 
 

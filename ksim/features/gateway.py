@@ -35,7 +35,7 @@ class GatewayFeature(WiredFeature):
 
 def _tally(scenario: Scenario) -> Any:
     """What counts requests for autoscalers, if there are any."""
-    scaled = scenario.autoscaler or any(map(scenario.autoscaler_of, scenario.pools))
+    scaled = scenario.autoscaler or any(map(scenario.changes_size, scenario.pools))
     return load_feature("autoscaling").tally() if scaled else None
 
 

@@ -25,8 +25,8 @@ class Stints:
 
     A stint lasts from an admission by the engine at the place `engine`, with `known` tokens of which `cached` were
     found, to the request's last step before it is preempted or done.  `begin` is the row of its engine's first step in
-    it.  `first` is the row of the step of its first token, -1 without one.  What the stint computes before that comes
-    from steps before `before`.
+    it.  `first` is the row of the step of its first token, which is at the place `token` of all, -1 without one.  What
+    the stint computes before that comes from steps before `before`.
 
     The stints of a split request on its prefill engine have `leg` 0, all other stints 1.  With a stint on the prefill
     engine `ahead`, all but one token were loaded: it decodes from the beginning.
@@ -40,6 +40,7 @@ class Stints:
     known: Ints
     begin: Ints
     first: Ints
+    token: Ints
     before: Ints
     caught_up: Floats
     end: Floats
@@ -88,6 +89,7 @@ class Stretches:
         until[np.append(row[1:] != row[:-1], True) & (leg == 1)] = np.inf
         before = self._first_step(engine, until)
         own, others = requests.runs.place(row, begin), requests.runs.place(row, before)
+        self._migrated(row, admitted, until, own, others)
         steps = requests.token_steps
         last, some = self.ends[steps[requests.first[row + 1] - 1]], own < others
         first = np.where(some, steps[np.minimum(own, len(steps) - 1)], -1)
@@ -100,8 +102,17 @@ class Stretches:
         caught_up = np.where(first >= 0, np.minimum(self.ends[first], end), end)
         return Stints(
             row=row, leg=leg, engine=engine, admitted=admitted, cached=events["cached"], known=events["known"],
-            begin=begin, first=first, before=before, caught_up=caught_up, end=end, again=number > 0,
+            begin=begin, first=first, token=own, before=before, caught_up=caught_up, end=end, again=number > 0,
             ahead=np.append(False, row[1:] == row[:-1]) & (leg == 1) & (number == 0))
+
+    def _migrated(self, row: Ints, admitted: Floats, until: Floats, own: Ints, others: Ints) -> None:
+        """Correct the places of the first tokens from *admitted*, and from *until* on, of requests that were migrated:
+        their steps on one engine say nothing of those on another."""
+        requests, scheduled = self.history.requests, self.history.steps.scheduled
+        for stint in np.flatnonzero(requests.migrated[row]).tolist():
+            first, end = requests.first[row[stint]:row[stint] + 2].tolist()
+            times = scheduled[requests.token_steps[first:end]]
+            own[stint], others[stint] = first + np.searchsorted(times, [admitted[stint], until[stint]])
 
     def _on_prefill_engines(self, row: Ints, leg: Ints, begin: Ints, before: Ints, ends: tuple[Floats, Ints, Floats],
                             ) -> tuple[Floats, Ints, Floats]:
@@ -156,13 +167,16 @@ class Stretches:
     @cached_property
     def prompt_chunks(self) -> PromptChunks:
         """The chunks that stints compute, step by step; a chunk belongs to the latest admission of its request."""
-        steps, stints = self.history.steps, self.stints
+        steps, stints, requests = self.history.steps, self.stints, self.history.requests
         step, scale = steps.chunk_step, len(steps) + 1
-        rows, known = self.history.requests.find(steps.chunk_request)
-        source = np.append(self.history.requests.prefill_engine, -1)[rows]
+        rows, known = requests.find(steps.chunk_request)
+        source = np.append(requests.prefill_engine, -1)[rows]
         keys = 2 * rows + np.where(source == steps.engine[step], 0, 1)
         own = 2 * stints.row + stints.leg
         stint = np.searchsorted(own * scale + stints.begin, keys * scale + step, side="right") - 1
+        for chunk in np.flatnonzero(known & requests.migrated[rows]).tolist():
+            here = (stints.row == rows[chunk]) & (stints.engine == steps.engine[step[chunk]])
+            stint[chunk] = max(np.flatnonzero(here & (stints.begin <= step[chunk])), default=-1)
         known &= stint >= 0
         known[known] = own[stint[known]] == keys[known]
         return PromptChunks(stint[known], step[known], steps.chunk_tokens[known], steps.chunk_context[known])

@@ -195,7 +195,7 @@ class Energy:
         requests, stints = self.history.requests, self.shares.stretches.stints
         which = (stints.first >= 0) & (stints.leg == 1)
         handed = np.flatnonzero(self._handed & requests.completed)
-        return np.sort(np.append(requests.runs.place(stints.row[which], stints.first[which]), requests.first[handed]))
+        return np.sort(np.append(stints.token[which], requests.first[handed]))
 
 
 def energy_summary(spent: Energy) -> Summary:

@@ -311,6 +311,7 @@ OF_ROUTERS = (
     "mean_regret_ms", "p99_regret_ms", "mean_latency_regret_ms", "p50_ttft_ms", "p90_ttft_ms", "p99_ttft_ms",
     "p50_tpot_ms", "p90_tpot_ms", "p99_tpot_ms", "request_goodput", "output_throughput", "failed",
     "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in _TIERS), "engine_tokens_cv", "joules_per_output_token")
+OF_AUTOSCALERS = ("p99_ttft_ms", "mean_gpus", "allocated_gpu_seconds", "energy_joules")
 DRAWN_OF_ROUTERS = (
     "mean_regret_ms", "p90_ttft_ms", "prefix_cache_hit_rate", "p90_tpot_ms", "engine_tokens_cv",
     "joules_per_output_token")

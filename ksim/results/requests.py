@@ -328,6 +328,11 @@ class Requests(OutputTokens):
         return column
 
     @cached_property
+    def migrated(self) -> Bools:
+        """Requests that went on at another engine when theirs was terminated."""
+        return self._counts(self.events[Routed]["request_id"]) > 1
+
+    @cached_property
     def attempts(self) -> Ints:
         """How often the client of each request sent it to a gateway."""
         refused = self.events[Refused]

@@ -117,7 +117,9 @@ def _gates(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bo
 
 
 def _scales(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
-    return scenario is not None and scenario.autoscaler is not None
+    """Whether replicas start and go; *scenario* is that of one pool."""
+    return scenario is not None and (scenario.autoscaler is not None
+                                     or scenario.lifecycle.rolling_update.at is not None)
 
 
 def draws_experts(model: Model, serve: EngineSettings, ranks: RankSettings) -> bool:

@@ -27,7 +27,8 @@ from ksim.foundation.keys import Key, keys
 from ksim.scenario.defaults import Defaults, Deployment, Derived
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.hardware import Footprint, PowerSettings
-from ksim.specs.settings import EngineSettings, PoolSettings, Slo
+from ksim.specs.pools import PoolSettings
+from ksim.specs.settings import EngineSettings, Slo
 from ksim.workload.replay import Replay, Workload
 from ksim.workload.synthetic import Synthetic
 

@@ -93,7 +93,9 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     and leaves them.
     """
     fleet = Fleet.of(fleet)
-    if fleet.scenario.workload.may_abort:
+    scenario = fleet.scenario
+    cuts = any(scenario.lifecycle_of(name).termination_grace_period is not None for name in scenario.pools)
+    if scenario.workload.may_abort or cuts:
         fleet = fleet.stepping()
     moves = _first(feature.moves(fleet.pools, fleet.links, env, log) for feature in fleet.features)
     sites = {model: _Site.of(fleet, pools, env, log, moves) for model, pools in fleet.models.items()}

@@ -5,6 +5,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
 from attrs import evolve, frozen
 
 from ksim.foundation.config import Choice, plain, structure
@@ -12,6 +13,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links
 from ksim.network.routes import Machines
 from ksim.results.numbers import CostRates
+from ksim.results.steps import Ints
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.features import load_feature
 from ksim.scenario.scenario import Scenario, alike, beside
@@ -205,10 +207,53 @@ def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[s
     firsts, needed = pack([units[name] * gpus[0] for name, gpus in sizes.items()
                             for _ in range(len(gpus) // units[name])], system.gpus_per_node)
     if needed > system.gpus:
-        raise DoesNotFit(_shortage(sizes, system, needed))
+        shared = _shared_places(scenario, deployments, units, system)
+        if shared is None:
+            raise DoesNotFit(_shortage(sizes, system, needed))
+        return shared
     ordered = iter(firsts)
     return {name: [first + engine * gpus[0] for first in islice(ordered, len(gpus) // units[name])
                    for engine in range(units[name])] for name, gpus in sizes.items()}
+
+
+def _shared_places(scenario: Scenario, deployments: Mapping[str, Deployment], units: Mapping[str, int], system: System
+                   ) -> dict[str, list[int]] | None:
+    """As `_placed`, where pools that change their sizes may have the same GPUs, one after the other.
+
+    Replicas that are there at the start have GPUs of their own, and so has each replica of a pool among those of that
+    pool; further ones lie where fewest others may be.  None where that cannot be.
+    """
+    wide = {name: units[name] * made.serve.gpus for name, made in deployments.items()}
+    each = {name: made.serve.data_parallel_size // units[name] for name, made in deployments.items()}
+    counts = {name: scenario.pools[name].replicas if scenario.changes_size(name) else scenario.pools[name].places
+              for name in deployments}
+    firsts, needed = pack([wide[name] for name in deployments for _ in range(counts[name] * each[name])],
+                          system.gpus_per_node)
+    if needed > system.gpus:
+        return None
+    ordered, found = iter(firsts), dict[str, list[int]]()
+    taken = np.zeros(system.gpus, int)
+    for name in deployments:
+        found[name] = [*islice(ordered, counts[name] * each[name])]
+        for first in found[name]:
+            taken[first:first + wide[name]] += 1
+    for name in deployments:
+        for _ in range((scenario.pools[name].places - counts[name]) * each[name]):
+            first = _least_taken(taken, found[name], wide[name], system.gpus_per_node)
+            if first is None:
+                return None
+            found[name].append(first)
+            taken[first:first + wide[name]] += 1
+    return {name: [first + engine * made.serve.gpus for first in found[name] for engine in range(units[name])]
+            for name, made in deployments.items()}
+
+
+def _least_taken(taken: Ints, own: Sequence[int], wide: int, node: int) -> int | None:
+    """Where *wide* GPUs lie together that fewest have *taken*, and none of their *own* pool; None for nowhere."""
+    places = [first for first in range(0, len(taken) - wide + 1, wide if wide <= node else node)
+              if wide > node or first // node == (first + wide - 1) // node]
+    free = [first for first in places if all(first + wide <= other or other + wide <= first for other in own)]
+    return min(free, key=lambda first: (int(taken[first:first + wide].max()), first), default=None)
 
 
 def unit(deployment: Deployment, node: int) -> int:

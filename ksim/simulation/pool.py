@@ -7,7 +7,7 @@ from attrs import fields_dict, frozen
 
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.scenario.defaults import Deployment
-from ksim.specs.settings import PoolSettings
+from ksim.specs.pools import PoolSettings
 
 T = TypeVar("T")
 

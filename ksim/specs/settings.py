@@ -1,12 +1,11 @@
 """The settings of a serving engine, as `vllm serve` names them, and those of a fleet around it.
 
-`EngineVersion` has the defaults of a release, and the decisions in which releases differ.  `PoolSettings` describe the
-engines of one kind in a fleet, `Slo` its latency targets, and `SignalSettings` what its routers are told of engines:
-how often, how late, and how much of it is lost.
+`EngineVersion` has the defaults of a release, and the decisions in which releases differ.  `Slo` has a fleet's latency
+targets, and `SignalSettings` what its routers are told of engines: how often, how late, and how much of it is lost.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from attrs import Attribute, field, frozen, validators
 from attrs.validators import ge, gt, in_, le, lt, optional
@@ -25,7 +24,6 @@ from ksim.specs.configs import (
     check_lora,
     ranked,
 )
-from ksim.specs.hardware import MOST, Gpu
 from ksim.specs.sglang import SglangSettings
 from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, KnownQuantization, Placement, Precision
 
@@ -316,53 +314,6 @@ class EngineSettings:
     def gpus(self) -> int:
         """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
-
-
-#: What the engines of a pool do: prefill for others, decode what others have prefilled, or serve requests alone.
-ROLES = ("prefill", "decode", "both")
-
-
-@frozen
-class PoolSettings:
-    """What a pool is for, how large it is, and where it differs from the scenario, whose keys count where it has none.
-    """
-
-    role: str = field(validator=in_(ROLES))
-    """What its engines do: prefill prompts for engines of other pools, decode them, or serve requests alone.
-    Example: "both"."""
-    replicas: int = field(default=1, validator=(ge(0), le(MOST)))
-    """Copies of its deployment, each of `data_parallel_size` engines; with an `autoscaler`, those that are ready at the
-    start. Unit: replicas."""
-    max_replicas: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
-    """The most that an autoscaler may have; there are GPUs for them. Unit: replicas. Default: replicas. Example: 8."""
-    model: str | None = None
-    """What it serves: requests for that model. Default: the scenario's. Names: models. Example: "qwen2.5-7b"."""
-    autoscaler: Choice | None = None
-    """What scales this pool alone. Default: the scenario's, for all pools. Names: autoscaling. Example: "hpa"."""
-    gpu: Annotated[str | Choice | None, Gpu] = None
-    """Its GPU, in the GPU's usual system, or a table as for the scenario's. Default: the scenario's `gpu` and `system`.
-    Names: gpus. Example: "h100"."""
-    system: str | None = None
-    """Its system. Default: the usual one of `gpu`, or the scenario's. Names: systems. Example: "hgx-h200"."""
-    nodes: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
-    """Nodes for this pool alone. Unit: nodes. Default: it shares the nodes of the scenario with the other pools of its
-    system. Example: 2."""
-    engine: str | None = None
-    """Its engine release. Default: the scenario's. Names: engines. Example: "vllm-0.33"."""
-    host: str | None = None
-    """Its host. Default: the scenario's. Names: hosts. Example: "default"."""
-    serve: Annotated[Mapping[str, Any], EngineSettings] = field(factory=dict)
-    """Engine settings that differ from the scenario's `serve`. Default: none."""
-
-    def __attrs_post_init__(self) -> None:
-        if self.places < max(1, self.replicas):
-            raise ValueError("replicas is 0; set max_replicas, and an autoscaler" if not self.replicas else
-                             f"max_replicas is {self.places}, and there are {self.replicas} replicas at the start")
-
-    @property
-    def places(self) -> int:
-        """The replicas that there are GPUs for."""
-        return self.max_replicas or self.replicas
 
 
 _TARGET = optional(gt(0))

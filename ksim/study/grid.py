@@ -16,7 +16,8 @@ from attrs import frozen
 
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.rng import stream
-from ksim.scenario.scenario import native, pieces, setting
+from ksim.scenario.files import native
+from ksim.scenario.scenario import pieces, setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

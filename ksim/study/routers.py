@@ -80,11 +80,11 @@ def candidates(scenario: Scenario, key: str, texts: Sequence[str] = ()) -> list[
     return [best, *(choice for choice in chosen if choice != best)]
 
 
-def listed(text: str) -> list[str]:
-    """The texts of ``--routers``: those between commas that are not in quotes or brackets; raises ConfigError."""
-    texts = [piece.strip() for piece in pieces(FLAG, ROUTER, text)]
+def listed(text: str, flag: str = FLAG) -> list[str]:
+    """The texts of *flag*: those between commas that are not in quotes or brackets; raises ConfigError."""
+    texts = [piece.strip() for piece in pieces(flag, ROUTER, text)]
     if not all(texts):
-        raise ConfigError(FLAG, f"expected names with commas between, not {text!r}")
+        raise ConfigError(flag, f"expected names with commas between, not {text!r}")
     return texts
 
 

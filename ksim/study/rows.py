@@ -16,7 +16,8 @@ import tomli_w
 from attrs import asdict, evolve, frozen
 
 from ksim.results.numbers import BEST_BY, derived
-from ksim.scenario.scenario import native, put
+from ksim.scenario.files import native
+from ksim.scenario.scenario import put
 from ksim.study.experiment import Outcome
 from ksim.study.grid import Settings, short_names, value_text
 from ksim.study.pareto import Goals, Objective

@@ -7,7 +7,7 @@ from attrs import define
 
 from ksim.autoscaling import Decision
 from ksim.flow.events import Finished, Received, Routed, Scaled
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.results.history import absent
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
@@ -82,6 +82,13 @@ def test_requests_wait_at_the_gateway_while_there_is_no_replica():
     assert max(seen.held for seen in Steps.seen) == 20
 
 
+def test_a_fleet_that_nobody_scales_up_again_is_refused():
+    with pytest.raises(ConfigError, match="has asked for no replica of a for a week"):
+        served((0,), replicas=0, places=1, count=3, autoscaler={
+            "name": "schedule", "replicas": 0, "interval": "3600 s",
+            "periods": [{"start": "0 9 * * 1", "end": "1 9 * * 1", "replicas": 0}]})
+
+
 def test_gpus_cost_from_the_first_second_of_a_start_to_the_end_of_a_drain():
     result = served((2, 2, 2, 2, 2, 1), energy={"price_per_gpu_hour": 3600.0})
     summary, duration = result.summary, result.summary["duration"]
@@ -124,7 +131,7 @@ def test_what_an_autoscaler_sees():
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    ({"pools": {}}, "scales pools, and the scenario has none"),
+    ({"pools": {}}, "autoscaler: is about the replicas of pools"),
     ({"energy": {"sleep_after": "1 s"}}, "energy.sleep_after"),
     ({"pools": {"a": {"role": "both", "replicas": 0}}}, "replicas is 0"),
     ({"autoscaler": None, "pools": {"a": {"role": "both", "max_replicas": 3}}}, "and there is none; name one"),
@@ -135,3 +142,37 @@ def test_what_an_autoscaler_sees():
 def test_what_cannot_be_scaled_is_refused(change, says):
     with pytest.raises(ConfigError, match=says):
         Fleet.of(Scenario.of({**table((1,)), **change}))
+
+
+def shared(sizes, **pools):
+    """Two pools on eight GPUs, of which each may have six."""
+    made = table(sizes, count=100, rate=5.0)
+    made["pools"] = {name: {"role": "both", "replicas": 2, "max_replicas": 6} for name in "ab"} | pools
+    made["nodes"] = 1
+    return made
+
+
+def test_gpus_pass_from_one_pool_to_another():
+    made = shared((2,))
+    made["pools"]["a"]["autoscaler"] = {"name": f"{__name__}:Steps", "sizes": [2, 6, 1, 1, 1, 1, 6]}
+    made["pools"]["b"]["autoscaler"] = {"name": f"{__name__}:Steps", "sizes": [2, 2, 6, 6, 6, 6, 1]}
+    result = simulate(Scenario.of(made))
+    assert result.summary["completed"] == 100
+    fleet = Fleet.of(Scenario.of(made))
+    gpus = {number: pool.gpus(place).start for pool in fleet.pools
+            for number, place in zip(pool.numbers, pool.places, strict=True)}
+    assert max(gpus.values()) == 7 and len({*gpus.values()}) == 8 and len(gpus) == 12
+    there, changes = {}, sorted((moment, built.engine, state) for built in result.log.engines
+                                for moment, state in built.life)
+    for index, (moment, number, _) in enumerate(changes):
+        there[number] = [now for since, now in result.log.engines[number].life if since <= moment][-1]
+        if index + 1 == len(changes) or changes[index + 1][0] > moment:
+            on = [gpus[engine] for engine, now in there.items() if now != "gone"]
+            assert len(on) == len({*on})
+    assert all(max(sum(state == "ready" for _, state in built.life) for built in result.log.engines[side]) >= 1
+               for side in (slice(2, 6), slice(8, 12)))
+
+
+def test_a_pool_that_cannot_have_its_maximum_alone_is_refused():
+    with pytest.raises(DoesNotFit, match="b 9 x 1"):
+        Fleet.of(Scenario.of(shared((2,), b={"role": "both", "replicas": 1, "max_replicas": 9})))

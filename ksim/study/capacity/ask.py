@@ -30,7 +30,7 @@ from ksim.study.capacity.trial import Criteria
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import SettingValues
 from ksim.study.plan import StudyPlan, replication_seed
-from ksim.study.planning.options import highest_rate, of_one
+from ksim.study.planning.options import EstimatedFleet
 from ksim.study.planning.ranking import PlanQuestion
 from ksim.study.planning.requests import SampledRequests
 from ksim.study.planning.step_prices import LoadSample
@@ -145,30 +145,37 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
 
 
 def _estimates(scenario: Scenario, criteria: Criteria, made: Sequence[SetUp], rate: float | None) -> Iterator[str]:
-    """What `ksim plan` estimates of each set-up; nothing of fleets, of which it knows no steady state, and nothing
-    where all miss the targets: the answer comes at once, and says why."""
-    alone = [(setup, pool.deployment) for setup in made if setup.scenario is not None and not setup.scenario.pools
-             for pool in Fleet.of(setup.scenario).pools]
-    if alone:
+    """What `ksim plan` estimates of each set-up; nothing of fleets of which it knows no steady state, and nothing where
+    all miss the targets: the answer comes at once, and says why."""
+    built = [setup for setup in made if setup.scenario is not None]
+    if built:
         load = SampledRequests.of(scenario, rate or 1.0, criteria).whole
-        texts = [_estimate(load, criteria, setup, made, rate) for setup, made in alone]
+        fleets = [EstimatedFleet.of(load, _engines(setup)) for setup in built]
+        texts = [None if fleet is None else _estimate(load, criteria, setup, fleet, rate)
+                 for setup, fleet in zip(built, fleets, strict=True)]
         if any(texts):
-            said = [f"{setup.name} {text or 'misses the targets'}"
-                    for (setup, _), text in zip(alone, texts, strict=True)]
+            said = [f"{setup.name} {text or 'misses the targets'}" for setup, text in zip(built, texts, strict=True)
+                    if text is not None]
             yield f"estimated, before anything is run: {'; '.join(said)}"
 
 
-def _estimate(load: LoadSample, criteria: Criteria, setup: SetUp, made: Deployment, rate: float | None) -> str:
+def _engines(setup: SetUp) -> list[tuple[str, Deployment, int]]:
+    """The role, the deployment and the number of the engines of each pool of *setup*."""
+    assert setup.scenario is not None, "it could be built"
+    return [(pool.role, pool.deployment, len(pool.places) // pool.deployment.serve.data_parallel_size)
+            for pool in Fleet.of(setup.scenario).pools]
+
+
+def _estimate(load: LoadSample, criteria: Criteria, setup: SetUp, fleet: EstimatedFleet, rate: float | None) -> str:
     """What *setup* carries, or how many GPUs of it carry *rate*; "" for nothing, and for no number of them."""
     if rate is None:
-        most = highest_rate(load, criteria.targets, made)
+        most = fleet.highest_rate(load, criteria.targets)
         return f"{number(most)} requests/s" if most else ""
-    option = of_one(PlanQuestion(load, rate, criteria.targets), made)
-    if option is None:
+    times, found = fleet.fewest(PlanQuestion(load, rate, criteria.targets))
+    if not times:
         return ""
-    values = ", ".join(f"{target.metric} {target.statistic} {milliseconds(value)}" for target, value in
-                       option.values.items())
-    return f"{option.replicas * setup.gpus:,} GPU{'s' * (option.replicas * setup.gpus > 1)} ({values})"
+    values = ", ".join(f"{target.metric} {target.statistic} {milliseconds(value)}" for target, value in found.items())
+    return f"{times * setup.gpus:,} GPU{'s' * (times * setup.gpus > 1)} ({values})"
 
 
 @frozen

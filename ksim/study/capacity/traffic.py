@@ -25,7 +25,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import pack
 from ksim.simulation.fleet import Fleet, unit
 from ksim.simulation.pool import EnginePool
-from ksim.specs.settings import PoolSettings
+from ksim.specs.pools import PoolSettings
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.replay import Replay, Workload
 from ksim.workload.rows import follows

@@ -5,18 +5,30 @@ prefill and decode apart.
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from attrs import frozen
 
-from ksim.results.steps import Ints
+from ksim.results.steps import Floats, Ints
 from ksim.scenario.defaults import Deployment
+from ksim.specs.pools import ROLES
 from ksim.study.capacity.targets import Target
 from ksim.study.planning.candidates import ROUTER, EngineFamily, GpuKind, apart
 from ksim.study.planning.estimate import SteadyApart
 from ksim.study.planning.fleets import apart_settings, transfer
 from ksim.study.planning.mixes import mixed
-from ksim.study.planning.ranking import EngineRows, FoundOptions, Option, PlanQuestion, Priced, fewest, fewest_of, kept
+from ksim.study.planning.ranking import (
+    EngineRows,
+    EstimatedState,
+    FoundOptions,
+    Option,
+    PlanQuestion,
+    Priced,
+    fewest,
+    fewest_of,
+    kept,
+)
 from ksim.study.planning.step_prices import LoadSample
 
-__all__ = ["fastest", "highest_rate", "of_one", "options"]
+__all__ = ["EstimatedFleet", "fastest", "options"]
 
 #: Targets that the engine decides which decodes, where another one prefills.
 _DECODED = ("tpot", "itl")
@@ -47,29 +59,59 @@ def fastest(question: PlanQuestion, families: Sequence[EngineFamily]) -> dict[Ta
     return {target: min(float(state.value(target).min()) for state in states) for target in question.targets}
 
 
-def of_one(question: PlanQuestion, deployment: Deployment) -> Option | None:
-    """What the estimate says of as many replicas of one *deployment* as the rate needs; None where no number does."""
-    rows = EngineRows.of([_priced_alone(question.load, deployment)])
-    return next((option for engines in rows for option in _whole(question, engines)), None)
+@frozen
+class EstimatedFleet:
+    """Engines of `pools`, each with its role, its deployment and its number, of which there is an estimate: of one pool
+    that serves requests alone, or of one that prefills and one that decodes."""
+
+    priced: tuple[Priced, ...]
+    roles: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, load: LoadSample, pools: Sequence[tuple[str, Deployment, int]]) -> "EstimatedFleet | None":
+        """The fleet of *pools*; None where the estimate knows no such fleet."""
+        roles, deployments, counts = zip(*sorted(pools, key=lambda pool: ROLES.index(pool[0])), strict=True)
+        if roles not in (("both",), ("prefill", "decode")):
+            return None
+        return cls(tuple(_priced_alone(load, one) for one in deployments), roles, counts)
+
+    def steady(self, rates: Floats, times: Floats) -> EstimatedState:
+        """The state at each of *rates*, in requests/s, of so many *times* the engines."""
+        states = []
+        for one, role, count in zip(self.priced, self.roles, self.counts, strict=True):
+            rows = one.station.of_role(role).rows(np.zeros(len(rates), int))
+            states.append(rows.steady(rates / (times * count), times * count))
+        if len(states) == 1:
+            return states[0]
+        start, token = (np.full((len(rates), 1), value) for value in transfer(*(one.family for one in self.priced)))
+        return SteadyApart(*states, start, token)
+
+    def highest_rate(self, load: LoadSample, targets: Sequence[Target]) -> float:
+        """The highest rate, in requests/s or sessions/s, that keeps *targets*; or 0.0."""
+        rates = np.geomspace(*_RATES, _TRIED)
+        for _ in range(2):
+            state = self.steady(rates, np.ones(len(rates)))
+            carried = int(np.argmin(np.append(kept(state, targets), False)))
+            if not carried or carried == len(rates):
+                return float(rates[-1]) / load.turns if carried else 0.0
+            found = float(rates[carried - 1])
+            rates = np.geomspace(found, rates[carried], _TRIED)
+        return found / load.turns
+
+    def fewest(self, question: PlanQuestion) -> tuple[int, dict[Target, float]]:
+        """How many times the engines carry the rate within the targets, and the values of these then; 0 where no
+        number does."""
+        times = np.arange(1.0, _MOST_TIMES + 1)
+        state = self.steady(np.full(len(times), question.requests), times)
+        first = np.flatnonzero(kept(state, question.targets))[:1]
+        if not first.size:
+            return 0, {}
+        return int(times[first[0]]), {target: float(state.rows(first).value(target)[0]) for target in question.targets}
 
 
-def highest_rate(load: LoadSample, targets: Sequence[Target], deployment: Deployment) -> float:
-    """The highest rate, in requests/s or sessions/s, of one replica of *deployment* that keeps *targets*, by the
-    estimate; or 0.0."""
-    engines = _priced_alone(load, deployment).station
-    rates = np.geomspace(*_RATES, _TRIED)
-    for _ in range(2):
-        state = engines.rows(np.zeros(len(rates), int)).steady(rates)
-        carried = int(np.argmin(np.append(kept(state, targets), False)))
-        if not carried or carried == len(rates):
-            return float(rates[-1]) / load.turns if carried else 0.0
-        found = float(rates[carried - 1])
-        rates = np.geomspace(found, rates[carried], _TRIED)
-    return found / load.turns
-
-
-#: The rates that are tried for the highest one: their ends, and how many at a time.
-_RATES, _TRIED = (1e-3, 1e4), 96
+#: The rates that are tried for the highest one: their ends, and how many at a time; the most times the engines.
+_RATES, _TRIED, _MOST_TIMES = (1e-3, 1e4), 96, 512
 
 
 def _priced_alone(load: LoadSample, deployment: Deployment) -> Priced:

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.rng import stream
-from ksim.scenario.scenario import native
+from ksim.scenario.files import native
 from ksim.study.experiment import outcome
 from ksim.study.grid import Settings, value_text
 from ksim.study.rows import FAILED, STOPPED, RunRow, SweepPoint, points_of

@@ -13,8 +13,8 @@ from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.targets import Target
 from ksim.study.experiment import play
 from ksim.study.planning.estimate import SteadyApart, StepPrompts, station
-from ksim.study.planning.options import highest_rate
-from ksim.study.planning.ranking import kept
+from ksim.study.planning.options import EstimatedFleet
+from ksim.study.planning.ranking import PlanQuestion, kept
 from ksim.study.planning.step_prices import LoadSample, StepPrices
 from ksim.study.speculation import accepted_length, accepted_spread
 
@@ -117,10 +117,11 @@ def test_requests_that_take_turns_wait_for_each_other_less(engine):
 def test_the_highest_rate_keeps_the_targets_and_a_little_more_does_not(engine):
     deployment, prices, load = engine
     targets = (Target.parse("ttft:p99:200ms"), Target.parse("tpot:mean:10ms"))
-    rate = highest_rate(load, targets, deployment)
+    fleet = EstimatedFleet.of(load, [("both", deployment, 1)])
+    rate = fleet.highest_rate(load, targets)
     state = station([deployment], prices, load).rows(np.zeros(2, int)).steady(np.array([rate, 1.01 * rate]))
     assert kept(state, targets).tolist() == [True, False]
-    assert highest_rate(load, (Target.parse("tpot:mean:1us"),), deployment) == 0.0
+    assert fleet.highest_rate(load, (Target.parse("tpot:mean:1us"),)) == 0.0
 
 
 @given(st.lists(st.integers(1, 9000), min_size=1, max_size=30), st.floats(0.01, 3.0), st.integers(256, 8192))
@@ -158,3 +159,17 @@ def test_an_engine_is_as_crowded_as_its_product_form_says(engine):
     states = [engines.steady(np.array([40.0]), np.array([turns])) for turns in (1.0, 4.0, np.inf)]
     crowds = [float(state.decodes[0]) for state in states]
     assert crowds == pytest.approx([crowds[0]] * 3, rel=0.1) and len(set(crowds)) == 3
+
+
+def test_more_engines_carry_more_and_what_has_no_steady_state_has_no_estimate(engine):
+    targets = (Target.parse("ttft:mean:1s"), Target.parse("tpot:mean:30ms"))
+    deployment, _, load = engine
+    rates = [EstimatedFleet.of(load, pools).highest_rate(load, targets) for pools in (
+        [("both", deployment, 2)], [("both", deployment, 4)], [("decode", deployment, 2), ("prefill", deployment, 2)],
+        [("prefill", deployment, 4), ("decode", deployment, 4)])]
+    assert rates[1] / rates[0] == pytest.approx(2, rel=0.2) and rates[3] / rates[2] == pytest.approx(2, rel=0.2)
+    apart = EstimatedFleet.of(load, [("prefill", deployment, 1), ("decode", deployment, 1)])
+    times, found = apart.fewest(PlanQuestion(load, 1.5 * rates[2], targets))
+    assert 2 <= times <= 4 and all(value <= target.limit for target, value in found.items())
+    assert apart.fewest(PlanQuestion(load, 1.0, (Target.parse("tpot:mean:1us"),))) == (0, {})
+    assert EstimatedFleet.of(load, [("both", deployment, 1), ("both", deployment, 1)]) is None

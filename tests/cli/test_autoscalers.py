@@ -1,0 +1,24 @@
+"""`ksim autoscalers`, as a user meets it."""
+
+import json
+
+from ksim.scenario.scenario import Scenario
+from tests.study.fleets import table
+
+from .command import ksim
+
+
+def test_it_writes_numbers_a_figure_and_a_scenario_that_runs(tmp_path):
+    small = table()
+    small["workload"]["synthetic"]["count"] = 40
+    (tmp_path / "fleet.toml").write_text(Scenario.of(small).to_toml(), encoding="utf-8")
+    asked = ("autoscalers", "fleet.toml", "--slots", "2", "--trials", "1", "-j", "1", "-o", "out")
+    said = ksim(*asked, "--json", "out.json", folder=tmp_path)
+    assert "regret, $" in said and "keeps SLO" in said
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["autoscalers.csv", "autoscalers.png",
+                                                                         "perfect.toml"]
+    best = json.loads((tmp_path / "out.json").read_text())["autoscalers"][0]
+    ksim("run", "out/perfect.toml", "-o", "run", "--quiet", "--no-trace", "--no-plots", folder=tmp_path)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["gpu_dollars"] == best["cost"]
+    assert "--force" in ksim(*asked, folder=tmp_path, code=1)
+    assert "comes twice" in ksim("autoscalers", "fleet.toml", "--autoscalers", "wva,wva", folder=tmp_path, code=1)

@@ -1,0 +1,157 @@
+"""How replicas end: grace periods, requests that are cut off, and rolling updates."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Routed
+from ksim.foundation.errors import ConfigError
+from ksim.results.attribution import mean_phases
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.simulate import simulate, stream
+
+#: Two replicas, one from 2 s on, and two again from 6 s on.
+SIZES = {"name": "perfect", "interval": "1 s", "sizes": {"a": [[0.0, 2], [2.0, 1], [6.0, 2]]}}
+COUNT, OUTPUT = 12, 900
+
+
+def table(count=COUNT, rate=5.0, engine="vllm-0.33", autoscaler=SIZES, places=2, **ends):
+    return {"model": "llama-3.1-8b", "gpu": "h200", "router": "round_robin", "engine": engine,
+            "serve": {"sglang": {"context_length": 4096}} if engine.startswith("sglang") else {"max_model_len": 4096},
+            "startup": {"name": "default", "mode": "sleep_1"}, "lifecycle": ends,
+            "pools": {"a": {"role": "both", "replicas": 2, "max_replicas": places}},
+            "workload": {"synthetic": {"count": count, "arrivals": {"process": "constant", "rate": rate},
+                                       "prompt": {"kind": "fixed", "value": 200},
+                                       "output": {"kind": "fixed", "value": OUTPUT}}},
+            **({"autoscaler": autoscaler} if autoscaler else {})}
+
+
+def served(*args, **more):
+    return simulate(Scenario.of(table(*args, **more)))
+
+
+def tokens(result):
+    """The tokens that the user of each request has got."""
+    got = {}
+    for run in result.log.of(Emitted):
+        steps = (run.last - run.first) // (run.every or 1) + 1
+        got[run.request_id] = got.get(run.request_id, 0) + steps * run.tokens
+    return got
+
+
+def gone(result, engine=1):
+    return next(moment for moment, state in result.log.engines[engine].life if state == "gone")
+
+
+def test_draining_loses_nothing():
+    result = served()
+    assert tokens(result) == dict.fromkeys(range(COUNT), OUTPUT)
+    assert gone(result) > 4.5
+
+
+def test_a_grace_period_cuts_off_what_it_does_not_cover():
+    result = served(termination_grace_period="2 s")
+    failed = list(result.log.of(Failed))
+    assert gone(result) == pytest.approx(4.0) and [one.time for one in failed] == pytest.approx([4.0] * len(failed))
+    assert "grace period" in failed[0].reason
+    ended = sorted([one.request_id for kind in (Finished, Failed) for one in result.log.of(kind)])
+    assert ended == list(range(COUNT))
+    assert all(0 <= tokens(result).get(one.request_id, 0) < OUTPUT for one in failed)
+    assert result.summary["failed"] == len(failed)
+
+
+@pytest.mark.parametrize("engine", ["vllm-0.33", "sglang-0.5.23"])
+def test_a_request_that_migrates_goes_on_where_its_user_is(engine):
+    result = served(termination_grace_period="2 s", migration_limit=1, engine=engine)
+    moved = [one.request_id for one in result.log.of(Preempted) if one.engine == 1]
+    assert moved and not list(result.log.of(Failed))
+    assert tokens(result) == dict.fromkeys(range(COUNT), OUTPUT)
+    for request in moved:
+        assert [one.engine for one in result.log.of(Routed) if one.request_id == request] == [1, 0]
+        first, again = (one for one in result.log.of(Admitted) if one.request_id == request)
+        assert not first.again and again.again and again.known > first.known
+
+
+def test_phases_of_requests_that_migrate_add_up():
+    result = served(termination_grace_period="2 s", migration_limit=1)
+    phases = mean_phases(result.attribution, result.requests)
+    assert phases["mean_tpot_ms"]["preemption"] > 0
+
+
+def test_a_streamed_run_says_the_same(tmp_path):
+    scenario = Scenario.of(table(termination_grace_period="2 s", migration_limit=1))
+    kept, streamed = simulate(scenario).summary, stream(scenario, tmp_path / "run").summary
+    assert streamed.keys() == kept.keys()
+    numbers = {key: value for key, value in streamed.items() if isinstance(value, float)}
+    assert numbers == pytest.approx({key: kept[key] for key in numbers}, rel=0.02)
+
+
+def test_a_hook_delays_the_end_and_is_part_of_the_grace_period():
+    assert gone(served(count=2, pre_stop="6 s")) == pytest.approx(8.0)
+    assert gone(served(termination_grace_period="1 s", pre_stop="9 s")) == pytest.approx(2.0 + 3.0)
+
+
+def test_one_that_is_cut_off_too_often_fails():
+    sizes = {**SIZES, "sizes": {"a": [[0.0, 2], [2.0, 1], [4.1, 0], [7.0, 2]]}, "interval": "100 ms"}
+    kept, lost = (served(termination_grace_period="2 s", migration_limit=limit, autoscaler=sizes) for limit in (2, 1))
+    assert not list(kept.log.of(Failed)) and tokens(kept) == dict.fromkeys(range(COUNT), OUTPUT)
+    assert list(lost.log.of(Failed))
+
+
+@settings(max_examples=5)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.sampled_from(["0 s", "1 s", "3 s", None]),
+       st.integers(0, 3))
+def test_each_request_ends_once_and_keeps_its_tokens(sizes, grace, limit):
+    steps = [[float(number), size] for number, size in enumerate((*sizes, 1))]
+    ends = {} if grace is None else {"termination_grace_period": grace, "migration_limit": limit}
+    result = served(autoscaler={"name": "perfect", "interval": "1 s", "sizes": {"a": steps}}, **ends)
+    done, failed = ({one.request_id for one in result.log.of(kind)} for kind in (Finished, Failed))
+    assert not done & failed and done | failed == set(range(COUNT))
+    got = tokens(result)
+    assert all(got[request] == OUTPUT for request in done)
+    assert all(got.get(request, 0) < OUTPUT for request in failed)
+
+
+@pytest.mark.parametrize(("surge", "missing", "places", "most", "least"), [(1, 0, 3, 3, 2), (0, 1, 2, 2, 1),
+                                                                            ("25%", "25%", 3, 3, 2), (1, 0, 2, 2, 2)])
+def test_an_update_replaces_replicas_within_its_bounds(surge, missing, places, most, least):
+    update = {"at": "1 s", "max_surge": surge, "max_unavailable": missing}
+    result = served(autoscaler=None, places=places, count=30, rate=4.0, rolling_update=update)
+    assert tokens(result) == dict.fromkeys(range(30), OUTPUT)
+    changes = sorted((moment, engine, state) for engine, built in enumerate(result.log.engines)
+                     for moment, state in built.life)
+    now = {}
+    for index, (moment, engine, state) in enumerate(changes):
+        now[engine] = state
+        if index + 1 == len(changes) or changes[index + 1][0] > moment:
+            assert sum(each in ("ready", "starting") for each in now.values()) <= most
+            assert sum(each == "ready" for each in now.values()) >= least
+    began = [moment for moment, _, state in changes if state == "starting"]
+    assert len(began) == (2 if places > 2 or missing else 0) and all(moment >= 1.0 for moment in began)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"lifecycle": {"migration_limit": 1}}, "is of requests that are cut off"),
+    ({"lifecycle": {"rolling_update": {"at": "1 s", "max_surge": "some"}}}, "a percentage such as '25%'"),
+    ({"autoscaler": None, "pools": {"a": {"role": "both", "lifecycle": {"pre_stop": "1 s"}}}}, "nothing lets any go"),
+    ({"lifecycle": {"rolling_update": {"at": "1 s"}}, "pools": {}, "autoscaler": None}, "the scenario has none")])
+def test_what_cannot_end_is_refused(change, says):
+    made = {**table(), **change}
+    with pytest.raises(ConfigError, match=says):
+        simulate(Scenario.of({key: value for key, value in made.items() if value is not None}))
+
+
+@pytest.mark.parametrize("pool", ["p", "d"])
+@pytest.mark.parametrize("connector", ["NixlConnector", "MooncakeConnector"])
+def test_split_requests_migrate_whole(pool, connector):
+    sizes = {name: SIZES["sizes"]["a"] if name == pool else [[0.0, 2]] for name in "pd"}
+    split = table(termination_grace_period="0 s", migration_limit=1, autoscaler={**SIZES, "sizes": sizes}, rate=8.0)
+    split["serve"]["kv_transfer_config"] = {"kv_connector": connector}
+    del split["router"]
+    split["workload"]["synthetic"]["prompt"] = {"kind": "fixed", "value": 3000}
+    split["pools"] = {name: {"role": role, "replicas": 2, "max_replicas": 2}
+                      for name, role in (("p", "prefill"), ("d", "decode"))}
+    result = simulate(Scenario.of(split))
+    assert tokens(result) == dict.fromkeys(range(COUNT), OUTPUT)
+    assert result.summary["completed"] == COUNT
+    assert pool == "p" or any(result.history.requests.migrated)
