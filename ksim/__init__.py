@@ -102,7 +102,7 @@ LAYERS: dict[str, set[str]] = {
     "views.page": {"foundation", "flow", "results", "views", "scenario", "study"},
     "server": {"foundation", "flow", "workload", "scheduling", "engine", "cluster", "results", "scenario",
                "simulation", "features"},
-    "deploy": {"foundation", "specs", "cluster", "scenario", "simulation", "features"},
+    "deploy": {"autoscaling", "foundation", "specs", "cluster", "scenario", "simulation", "features"},
     "cli": {"foundation", "specs", "flow", "workload", "calibration", "results", "views", "scenario", "simulation",
             "features", "validation", "testing", "study", "views.page", "server", "deploy"},
 }
