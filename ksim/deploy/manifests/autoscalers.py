@@ -217,8 +217,8 @@ def _scaled(launch: EngineLaunch, document: Entry, room: "_Room | None", wva: bo
     assert launch.maker is not None, "its maker is what is scaled"
     if launch.maker.replicas is None:
         replicas = spec.count_of(form.least, usual=1 if form.name == "hpa" else 0)
-        remarks.append(Note(launch.maker.where, f"replicas = {replicas}", f"{launch.maker.kind} {launch.maker.name} says"
-                            f" none: {form.least} of {called(document)}"))
+        why = f"{launch.maker.kind} {launch.maker.name} says none: {form.least} of {called(document)}"
+        remarks.append(Note(launch.maker.where, f"replicas = {replicas}", why))
     if most < replicas:
         raise (stated or spec).error(f"is {most}, and {launch.maker.kind} {launch.maker.name} has {replicas} replicas"
                                      " at the start; set one of them to the other")
@@ -280,7 +280,7 @@ _OF_VARIANT = ("scaleTargetRef", "modelID", "variantCost", "minReplicas", "maxRe
 
 
 def _wva(launches: list[EngineLaunch], variants: Mapping[int, Entry]) -> dict[str, Any]:
-    """Have the pools of *variants* scaled by WVA: one alone, several together, for which the scenario's key is returned.
+    """Have WVA scale the pools of *variants*: one alone, several together, for which the scenario's key is returned.
 
     Raises ConfigError where other pools have no autoscaler, which the scenario's would scale too.
     """
