@@ -29,12 +29,18 @@ class Note:
 
 @frozen
 class Maker:
-    """The object that makes the pods of engines, which an autoscaler names; `replicas` is None where it says none."""
+    """The object that makes the pods of engines, which an autoscaler names; `replicas` is None where it says none.
+
+    `strategy` is a Deployment's, `pod` the spec of its pods, and `container` the one that the engine runs in.
+    """
 
     where: str
     kind: str
     name: str
     replicas: int | None = None
+    strategy: "Entry | None" = None
+    pod: "Entry | None" = None
+    container: "Entry | None" = None
 
 
 @frozen

@@ -126,6 +126,41 @@ def test_wva_scales_the_variants_of_a_model_together():
     assert "third has no VariantAutoscaling" in refusal(*texts, third)
 
 
+def lifecycle(*changes: tuple[str, str], text: str = DEPLOYMENT) -> tuple[Any, list[str]]:
+    made = imported(changed(text, *changes), HPA)
+    return made.table["pools"]["llama"].get("lifecycle"), [note.word for note in made.remarks]
+
+
+def test_replicas_that_are_scaled_end_as_the_manifest_says():
+    ends, notes = lifecycle()
+    assert ends == {"termination_grace_period": "30 s"} and "termination_grace_period = 30 s" in notes
+    grace = ("      containers:", "      terminationGracePeriodSeconds: 130\n      containers:")
+    hook = "lifecycle: {preStop: {exec: {command: [sh, -c, sleep 15]}}}"
+    sleeps = ("          command:", f"          {hook}\n          command:")
+    strategy = ("  selector:", "  strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 10%}}\n  selector:")
+    ends, notes = lifecycle(grace, sleeps, strategy)
+    assert ends == {"termination_grace_period": "130 s", "pre_stop": "15 s",
+                    "rolling_update": {"max_surge": 1, "max_unavailable": "10%"}}
+    assert "strategy" in notes and "termination_grace_period = 30 s" not in notes
+    idle = imported(changed(DEPLOYMENT, grace, sleeps, strategy))
+    assert {"terminationGracePeriodSeconds", "lifecycle", "strategy"} <= {note.word for note in idle.idle}
+    assert idle.table == imported(DEPLOYMENT).table
+
+
+@pytest.mark.parametrize(("hook", "seconds"), [
+    ("sleep: {seconds: 7}", "7 s"), ("exec: {command: [/bin/sleep, '2.5']}", "2.5 s"),
+    ("exec: {command: [/bin/sh, -c, exec sleep 5s]}", "5 s"), ("httpGet: {path: /drain, port: 8000}", "0 s"),
+    ("exec: {command: [sh, -c, sleep 5; drain]}", "0 s")])
+def test_a_pre_stop_hook_sleeps(hook, seconds):
+    ends, notes = lifecycle(("          command:", f"          lifecycle: {{preStop: {{{hook}}}}}\n          command:"))
+    assert ends["pre_stop"] == seconds and ("preStop" in notes) == (seconds == "0 s")
+
+
+def test_deployments_that_are_recreated_lack_all_replicas_at_once():
+    ends, notes = lifecycle(("  selector:", "  strategy: {type: Recreate}\n  selector:"))
+    assert ends["rolling_update"] == {"max_surge": 0, "max_unavailable": "100%"} and "Recreate" in notes
+
+
 def test_a_disruption_budget_is_checked_and_has_no_effect():
     made = imported(DEPLOYMENT, BUDGET)
     assert made.table == imported(DEPLOYMENT).table
@@ -155,6 +190,10 @@ def test_a_disruption_budget_is_checked_and_has_no_effect():
     ((DEPLOYMENT, changed(KEDA, ("transfer-hpa-ownership", "paused-replicas"))), "1.yaml:5: metadata.annotations"),
     ((DEPLOYMENT, changed(BUDGET, ("minAvailable: 50%, ", ""))),
      "1.yaml:4: spec: PodDisruptionBudget: needs one of minAvailable and maxUnavailable"),
+    ((changed(DEPLOYMENT, ("  selector:", "  strategy: {rollingUpdate: {maxSurge: half}}\n  selector:")), HPA),
+     "0.yaml:7: spec.strategy.rollingUpdate.maxSurge: 'half' is neither a number of pods nor a percentage"),
+    ((changed(DEPLOYMENT, ("  selector:", "  strategy: {type: Rolling}\n  selector:")), HPA),
+     "0.yaml:7: spec.strategy.type: must be RollingUpdate or Recreate"),
     ((DEPLOYMENT, changed(BUDGET, ("50%", "half"))), "neither a number of pods nor a percentage"),
     ((DEPLOYMENT, changed(BUDGET, ("selector", "selectors"))), "1.yaml:4: spec.selectors: there is no such field"),
 ])

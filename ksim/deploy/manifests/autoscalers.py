@@ -6,8 +6,8 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.autoscaling.kubernetes import DisruptionBudget
-from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note
+from ksim.autoscaling.kubernetes import DisruptionBudget, whole
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Maker, Note
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.catalog import plugin
@@ -222,8 +222,70 @@ def _scaled(launch: EngineLaunch, document: Entry, room: "_Room | None", wva: bo
     if most < replicas:
         raise (stated or spec).error(f"is {most}, and {launch.maker.kind} {launch.maker.name} has {replicas} replicas"
                                      " at the start; set one of them to the other")
-    pool = {"max_replicas": most, **({"autoscaler": {"name": choice.name, **choice.options}} if choice else {})}
-    return evolve(launch, replicas=replicas, pool=pool, remarks=(*launch.remarks, *remarks))
+    ends = dict(_lifecycle(launch.maker, remarks))
+    pool = {"max_replicas": most, **({"autoscaler": {"name": choice.name, **choice.options}} if choice else {}),
+            **({"lifecycle": ends} if ends else {})}
+    return evolve(launch, replicas=replicas, pool=pool, remarks=(*launch.remarks, *remarks),
+                  idle=tuple(note for note in launch.idle if note.word not in _OF_ENDS))
+
+
+#: Fields that say how replicas end, which have no effect on those that stay.
+_OF_ENDS = ("terminationGracePeriodSeconds", "lifecycle", "strategy")
+#: Kubernetes' terminationGracePeriodSeconds.
+_GRACE = 30
+
+
+def _lifecycle(maker: Maker, remarks: list[Note]) -> Iterator[tuple[str, Any]]:
+    """How replicas end, as a pool's `lifecycle` says it; what is assumed is added to *remarks*."""
+    grace = maker.pod.get(_OF_ENDS[0]) if maker.pod is not None else None
+    if grace is not None:
+        yield "termination_grace_period", f"{grace.count} s"
+    elif not maker.kind.startswith("Dynamo"):  # its operator may set another one
+        yield "termination_grace_period", f"{_GRACE} s"
+        remarks.append(Note(maker.where, f"termination_grace_period = {_GRACE} s", f"{_OF_ENDS[0]} is not set:"
+                                                                                   " Kubernetes' default"))
+    hook = maker.container.get("lifecycle", "preStop") if maker.container is not None else None
+    if hook is not None and grace is None and maker.kind.startswith("Dynamo"):
+        raise hook.error(f"is part of the grace period, which is not known; set {_OF_ENDS[0]}")
+    if hook is not None:
+        yield "pre_stop", f"{_slept(hook, remarks)} s"
+    if maker.strategy is not None and (rules := dict(_update(maker.strategy, remarks))):
+        yield "rolling_update", rules
+        remarks.append(Note(maker.strategy.where, "strategy", "an update comes when lifecycle.rolling_update.at says"))
+
+
+_SLEEP = re.compile(r"(?:\S*sh -c )?(?:exec )?(?:\S*/)?sleep (\d+(?:\.\d+)?)s?")
+
+
+def _slept(hook: Entry, remarks: list[Note]) -> str:
+    """The seconds that a preStop hook sleeps; 0 for one that does something else, which *remarks* say."""
+    if (seconds := hook.get("sleep", "seconds")) is not None:
+        return str(seconds.count)
+    command = " ".join(" ".join(word.text for word in hook.each("exec", "command")).split())
+    if match := _SLEEP.fullmatch(command):
+        return match[1]
+    remarks.append(Note(hook.where, "preStop", "nobody knows how long this hook takes; it is taken to take no time"))
+    return "0"
+
+
+def _update(strategy: Entry, remarks: list[Note]) -> Iterator[tuple[str, int | str]]:
+    kind = strategy.text_of("type", usual="RollingUpdate")
+    if kind not in ("RollingUpdate", "Recreate"):
+        raise strategy.need("type").error(f"must be RollingUpdate or Recreate, not {kind!r}")
+    if kind == "Recreate":
+        remarks.append(Note(strategy.where, kind, "all replicas go at once; new ones start as soon as there are GPUs,"
+                                                  " and not only when the last one has gone"))
+        yield from (("max_surge", 0), ("max_unavailable", "100%"))
+        return
+    fields.notes(strategy, "strategy")
+    rules = strategy.get("rollingUpdate")
+    for key, name in (("maxSurge", "max_surge"), ("maxUnavailable", "max_unavailable")):
+        if rules is not None and (value := rules.get(key)) is not None:
+            try:
+                whole(value.plain, 1, up=True)
+            except ConfigError as error:
+                raise value.error(" ".join(error.args)) from None
+            yield name, value.plain
 
 
 _AT_ONCE = ("follows llm-d's WVA: its maximum is kept; replicas become what WVA wants at once, without its windows,"

@@ -267,8 +267,9 @@ def _placed(launch: EngineLaunch, container: Entry, asked: int | None, pods: Pod
     named = {} if wanted.gpu or wanted.system else gpu_of(pods.spec)
     remarks = list(_fits(launch, container, asked * pods.size, pods)) if asked is not None else []
     own = re.sub(r"[^A-Za-z0-9_-]", "-", pods.name)
+    maker = evolve(pods.maker, pod=pods.spec, container=container) if pods.maker is not None else None
     return evolve(launch, name=own, replicas=launch.replicas * pods.replicas, role=_role(pods) or launch.role,
-                  hardware={**launch.hardware, **named}, remarks=(*launch.remarks, *remarks), maker=pods.maker)
+                  hardware={**launch.hardware, **named}, remarks=(*launch.remarks, *remarks), maker=maker)
 
 
 def _role(pods: Pods) -> str:
@@ -361,8 +362,9 @@ def _workload(document: Entry) -> Iterator[Pods]:
 def _maker(document: Entry, template: Entry) -> Maker | None:
     """What scales with the `replicas` of *document*, by its own name; None where it has none."""
     name, replicas = document.get("metadata", "name"), document.get("spec", "replicas")
-    return None if name is None else Maker(template.where, kind_of(document), name.text,
-                                           None if replicas is None else replicas.count)
+    stated = None if replicas is None else replicas.count
+    return None if name is None else Maker(template.where, kind_of(document), name.text, stated,
+                                           document.get("spec", "strategy"))
 
 
 def _pod(document: Entry) -> Iterator[Pods]:
