@@ -136,7 +136,7 @@ class MeasuredRun:
             return None
         from ksim.results.scaling import replica_table
 
-        return replica_table(self.history.engines)
+        return replica_table(self.history.engines, self.history.duration)
 
     @cached_property
     def ranks(self) -> "Ranks | None":

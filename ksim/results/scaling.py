@@ -46,11 +46,11 @@ _REPLICAS = pa.schema([("time_s", pa.float64()), ("pool", pa.string()), ("replic
                        ("state", pa.string()), ("gpus", pa.int64())])
 
 
-def replica_table(engines: Sequence[EngineBuilt]) -> pa.Table:
-    """One row per change of the state of a replica, in order of time; at 0 s, all have one."""
+def replica_table(engines: Sequence[EngineBuilt], duration: float) -> pa.Table:
+    """One row per change of the state of a replica up to *duration*, in order of time; at 0 s, all have one."""
     rows = [{"time_s": time, "pool": pool, "replica": number, "state": state,
              "gpus": sum(built.ranks * built.stages for built in own)}
-            for (pool, number), own in _replicas(engines).items() for time, state in _life(own)]
+            for (pool, number), own in _replicas(engines).items() for time, state in _life(own) if time <= duration]
     return records(sorted(rows, key=lambda row: row["time_s"]), _REPLICAS)
 
 

@@ -381,7 +381,7 @@ class ParquetLog(Log):
         from ksim.results.scaling import decisions, replica_table, scaling_rows
 
         self._put("scaling", scaling_rows(self.columns(Scaled)))
-        self._put("replicas", replica_table(self.engines))
+        self._put("replicas", replica_table(self.engines, summary["duration"]))
         return decisions(summary, self)
 
     def _write_many(self) -> None:

@@ -37,10 +37,11 @@ def test_what_is_allocated_to_a_fleet_by_hand():
 
 
 def test_each_change_of_a_replica_is_a_row():
-    table = replica_table(engines())
+    table = replica_table(engines(), 40.0)
     assert table.num_rows == 8 and set(table["gpus"].to_pylist()) == {4, 2}
     assert [(row["time_s"], row["replica"], row["state"]) for row in table.to_pylist() if row["time_s"]] == [
         (time, 1, state) for time, state in LIVES[1][1:]]
+    assert replica_table(engines(), 30.0)["time_s"].to_pylist() == [0.0] * 3 + [10.0, 14.0, 30.0]
 
 
 def test_each_decision_is_a_row_with_what_was_seen():
@@ -54,7 +55,7 @@ def test_each_decision_is_a_row_with_what_was_seen():
 
 def test_sizes_over_time_by_hand():
     log = Log(engines(), [Scaled(10.0, "a", 1, 2, "more", SEEN), Scaled(30.0, "a", 2, 1, "less", SEEN)])
-    sizes = FleetSizes.of(replica_table(log.engines), scaling_rows(log.columns(Scaled)))
+    sizes = FleetSizes.of(replica_table(log.engines, 40.0), scaling_rows(log.columns(Scaled)))
     moments = np.array([0.0, 9.9, 10.0, 14.0, 30.5, 31.0, 39.0])
     counts = {state: series.at(moments).tolist() for state, series in sizes.replicas["a"].items()}
     assert counts == {"wanted": [1, 1, 2, 2, 1, 1, 1], "starting": [0, 0, 1, 0, 0, 0, 1],

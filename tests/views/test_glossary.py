@@ -68,7 +68,7 @@ def test_every_column_of_a_routers_choices_is_explained():
 
 def test_every_column_of_a_fleet_that_is_scaled_is_explained():
     assert sorted(entries("scaling.parquet")) == sorted(scaling_rows(Log().columns(Scaled)).column_names)
-    assert sorted(entries("replicas.parquet")) == sorted(replica_table([]).column_names)
+    assert sorted(entries("replicas.parquet")) == sorted(replica_table([], 0.0).column_names)
 
 
 def test_what_speculation_adds_is_explained():

@@ -43,6 +43,10 @@ def test_the_report_has_a_few_lines_on_sizes(result):
         assert re.search(rf"{re.escape(words.rpartition(' ')[0])} +{words.rpartition(' ')[2]}\b", block), words
 
 
+def test_gpus_that_are_away_are_not_idle(result):
+    assert sum(result.kernels["seconds"].to_pylist()) == pytest.approx(result.summary["allocated_gpu_seconds"])
+
+
 def test_decisions_keep_what_was_seen(result):
     up, down = result.scaling.to_pylist()
     assert (up["time_s"], up["before"], up["replicas"]) == (6.0, 2, 3) and (down["time_s"], down["replicas"]) == (20, 2)

@@ -58,7 +58,7 @@ def run_charts(history: History, usage: KernelUsage, kernels: pa.Table, limits: 
         from ksim.results.scaling import replica_table, scaling_rows
         from ksim.views.figures.scaling import ScaledMoments, scaling_chart
 
-        tables = replica_table(history.engines), scaling_rows(history.log.columns(Scaled))
+        tables = replica_table(history.engines, history.duration), scaling_rows(history.log.columns(Scaled))
         moments = ScaledMoments.of(history, limits, summary, tables)
         yield "scaling", scaling_chart(moments, f"Autoscaling: {subject}")
     if history.busy_gpu_seconds > 0:

@@ -1,6 +1,7 @@
 """Figures of fleets whose sizes change while they serve."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -107,10 +108,14 @@ def _replicas(moments: ScaledMoments, pool: str) -> Panel:
     found = moments.sizes.replicas[pool]
     lines = [_stairs(found[state], moments.end, state, colour, width) for state, (colour, width) in _LOOKS.items()
              if found[state].peak > 0]
-    most = int(max((line.y.max() for line in lines), default=1.0))
-    ticks = {float(size): f"{size:,}" for size in range(0, most + 1, -(-most // 4) or 1)}
-    return Panel(f"Replicas of {pool}", _seconds(moments), Axis("", 0, 1.06 * most or 1.0, ticks=ticks), lines,
+    return Panel(f"Replicas of {pool}", _seconds(moments), _whole([found[state] for state in _LOOKS]), lines,
                  legend="above", tall=1.4)
+
+
+def _whole(counts: Iterable[Series]) -> Axis:
+    """An axis of whole numbers."""
+    most = round(max(count.peak for count in counts)) or 1
+    return Axis("", 0, 1.06 * most, ticks={float(count): f"{count:,}" for count in range(0, most + 1, -(-most // 4))})
 
 
 def _stairs(series: Series, end: float, name: str, colour: str, width: float = 1.6) -> Polyline:
@@ -124,16 +129,12 @@ def _allocated(moments: ScaledMoments) -> Panel:
     """Dollars per hour, or the GPUs of each pool where they have no price."""
     if moments.prices:
         cost = _stairs(moments.cost, moments.end, "", INK)
-        return Panel("Dollars per hour for GPUs", _seconds(moments), Axis("", 0, 1.06 * _most(cost.y), most=4), [cost])
+        axis = Axis("", 0, 1.06 * moments.cost.peak or 1.0, most=4)
+        return Panel("Dollars per hour for GPUs", _seconds(moments), axis, [cost])
     lines = [_stairs(gpus, moments.end, pool if len(moments.sizes.gpus) > 1 else "", colour)
-             for (pool, gpus), colour in zip(moments.sizes.gpus.items(), _colours(), strict=False)]
-    return Panel("GPUs allocated", _seconds(moments), Axis("", 0, 1.06 * max(_most(line.y) for line in lines), most=4),
-                 lines, legend="above" if len(lines) > 1 else "")
-
-
-def _colours() -> Iterator[str]:
-    while True:
-        yield from PALETTE
+             for (pool, gpus), colour in zip(moments.sizes.gpus.items(), cycle(PALETTE), strict=False)]
+    return Panel("GPUs allocated", _seconds(moments), _whole(moments.sizes.gpus.values()), lines,
+                 legend="above" if len(lines) > 1 else "")
 
 
 def _middles(values: Floats, end: float, colour: str) -> Polyline:
@@ -153,7 +154,7 @@ def _attainment(moments: ScaledMoments, kept: Floats) -> Panel:
                  f"at least {percent(float(kept[came].min(initial=1.0)), 1, DOWN)}")
 
 
-def autoscalers_chart(title: str, arrivals: Sequence[float], runs: Sequence[Mapping[str, Any]]) -> Picture:
+def autoscalers_chart(title: str, arrivals: Sequence[float] | Floats, runs: Sequence[Mapping[str, Any]]) -> Picture:
     """The load over time, and below it the replicas of each pool that each of *runs* asked for, the first one in front.
 
     *arrivals* are in seconds; `sizes` of a run has steps [seconds, replicas] by pool.
