@@ -5,13 +5,22 @@ from typing import Any
 import pytest
 
 from ksim.deploy.commands import ImportOptions
+from ksim.deploy.exporting import exported
 from ksim.deploy.importing import assembled, joined, read, scenario_text
 from ksim.deploy.texts import Pasted
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import KsimError
+from ksim.scenario.scenario import Scenario
 from tests.deploy.autoscalers import BUDGET, FOLLOWS, GRAPH, HPA, KEDA, NONE, UNSET, VARIANT
-from tests.deploy.texts import DEPLOYMENT
+from tests.deploy.texts import DEPLOYMENT, SCRIPT
+
+
+def changed(text: str, *changes: tuple[str, str]) -> str:
+    for before, after in changes:
+        assert before in text, before
+        text = text.replace(before, after)
+    return text
 
 
 def imported(*texts: str, **wanted: Any) -> Any:
@@ -29,13 +38,6 @@ def refusal(*texts: str, **wanted: Any) -> str:
     return str(caught.value)
 
 
-def changed(text: str, *changes: tuple[str, str]) -> str:
-    for before, after in changes:
-        assert before in text, before
-        text = text.replace(before, after)
-    return text
-
-
 @pytest.mark.parametrize("texts", [(DEPLOYMENT, HPA), (HPA, DEPLOYMENT), (DEPLOYMENT + "---\n" + HPA,)])
 def test_an_hpa_scales_the_pool_of_its_target(texts):
     made = imported(*texts)
@@ -50,6 +52,27 @@ def test_an_hpa_scales_the_pool_of_its_target(texts):
 def test_the_whole_can_be_built_and_is_written():
     text = scenario_text([Pasted(DEPLOYMENT, "a.yaml"), Pasted(HPA, "b.yaml")], ImportOptions())
     assert "[pools.llama.autoscaler]" in text and "scaleTargetRef" not in text
+
+
+@pytest.mark.parametrize("scaler", [
+    HPA, changed(KEDA, ("  minReplicaCount", "  maxReplicaCount: 9\n  minReplicaCount"))])
+def test_what_is_exported_reads_back(scaler, tmp_path):
+    ends = ("      containers:", "      terminationGracePeriodSeconds: 130\n      containers:")
+    text = scenario_text([Pasted(changed(DEPLOYMENT, ends), "a.yaml"), Pasted(scaler, "b.yaml")], ImportOptions())
+    (tmp_path / "fleet.toml").write_text(text, encoding="utf-8")
+    manifest = exported(tmp_path / "fleet.toml", "kubernetes")[""]
+    assert pool(manifest) == pool(changed(DEPLOYMENT, ends), scaler)
+    name = Scenario.read(tmp_path / "fleet.toml").pools["llama"].autoscaler.name
+    lines = exported(tmp_path / "fleet.toml", "vllm")[""]
+    assert f"llama: autoscaler = '{name}'; replicas are those at the start" in lines
+
+
+def test_stateful_sets_and_groups_of_pods_are_scaled_too():
+    stateful = changed(DEPLOYMENT, ("kind: Deployment", "kind: StatefulSet"))
+    assert pool(stateful, changed(HPA, ("kind: Deployment", "kind: StatefulSet")))["max_replicas"] == 8
+    group = changed(HPA, ("kind: Deployment, name: llama", "kind: LeaderWorkerSet, name: wide"))
+    scaled = imported(SCRIPT, group).table["pools"]["wide"]
+    assert (scaled["replicas"], scaled["max_replicas"]) == (2, 8)
 
 
 def test_one_replica_that_is_scaled_is_a_pool():

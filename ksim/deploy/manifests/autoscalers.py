@@ -114,7 +114,8 @@ def target_of(document: Entry) -> tuple[str, str]:
     if reference is None and document.need("kind").text == _VARIANT:  # before it had one, it was called like its target
         return "Deployment", document.need("metadata", "name").text
     reference = document.need("spec", "scaleTargetRef")
-    return reference.text_of("kind", usual="Deployment"), reference.need("name").text
+    kind = "Deployment" if document.need("kind").text == "ScaledObject" else ""  # KEDA's default
+    return (reference.text_of("kind", usual=kind) if kind else reference.need("kind").text), reference.need("name").text
 
 
 def checked_budget(document: Entry) -> Note:
@@ -190,8 +191,8 @@ def _place(document: Entry, deployed: Deployed) -> int | None:
             f"there is no {' '.join(target)}; engines are started by {', '.join(dict.fromkeys(there)) or 'none'}:"
             f" import its manifest too")
     if len(places) > 1 or any(_engines(deployed.launches[place]) != 1 for place in places):
-        raise document.error(f"scales {' '.join(target)}, whose pods start several engines each; ksim scales engines"
-                             " one by one")
+        raise document.error(f"scales {' '.join(target)}, which is there several times, or whose pods start several"
+                             " engines each; ksim scales engines one by one")
     return places[0] if places else None
 
 
