@@ -5,9 +5,12 @@ from math import nan
 import numpy as np
 import pytest
 from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ksim.flow.events import Scaled
 from ksim.flow.log import Log
+from ksim.results.history import absent
 from ksim.results.scaling import FleetSizes, allocation, decisions, replica_table, scaling_rows, windows
 from tests.results import by_hand
 
@@ -51,6 +54,27 @@ def test_each_decision_is_a_row_with_what_was_seen():
     assert rows[1]["kv_usage"] is None and rows[1]["ttft_s"] is None
     counted = decisions({"pools": {"a": {}, "b": {}}}, log)
     assert counted == {"scaling_decisions": 2, "pools": {"a": {"scaling_decisions": 2}, "b": {"scaling_decisions": 0}}}
+
+
+@st.composite
+def lives(draw):
+    """A life from any state on, in which states follow each other in any order and may last for no time."""
+    times = sorted(draw(st.lists(st.integers(0, 50), max_size=8)))
+    states = st.sampled_from(("starting", "ready", "draining", "gone"))
+    return tuple((float(time), draw(states)) for time in [0, *times])
+
+
+@given(st.lists(lives(), min_size=1, max_size=4), st.integers(1, 60))
+def test_gpus_over_time_add_up_to_those_that_are_paid(found, duration):
+    built = [evolve(engines()[0], engine=number, replica=number, life=life) for number, life in enumerate(found)]
+    sizes = FleetSizes.of(replica_table(built, duration), scaling_rows(Log(built).columns(Scaled)))
+    ends = np.array([float(duration)])
+    paid = 2 * (len(built) * duration - absent(built, duration).sum())
+    assert sizes.gpus["a"].integral(ends)[0] == pytest.approx(paid)
+    numbers = allocation(built, paid, float(duration))
+    assert numbers["mean_replicas"] * duration * 2 == pytest.approx(paid)
+    states = sum(sizes.replicas["a"][state].integral(ends)[0] for state in ("starting", "ready", "draining"))
+    assert 2 * states == pytest.approx(paid)
 
 
 def test_sizes_over_time_by_hand():
