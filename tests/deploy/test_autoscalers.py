@@ -12,6 +12,7 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import KsimError
 from ksim.scenario.scenario import Scenario
+from ksim.simulation.fleet import Fleet
 from tests.deploy.autoscalers import BUDGET, FOLLOWS, GRAPH, HPA, KEDA, NONE, UNSET, VARIANT
 from tests.deploy.texts import DEPLOYMENT, SCRIPT
 
@@ -108,6 +109,13 @@ def test_other_engines_have_their_gpus_first():
     assert pool(DEPLOYMENT, other, KEDA, nodes=3)["max_replicas"] == 9
     assert "has no GPUs for a replica" in refusal(DEPLOYMENT, changed(other, ("replicas: 3", "replicas: 12")), KEDA,
                                                   nodes=3)
+
+
+def test_gpus_may_pass_between_pools_that_are_scaled():
+    texts = [DEPLOYMENT, KEDA, *(changed(text, ("name: llama", "name: other")) for text in (DEPLOYMENT, KEDA))]
+    made = imported(*texts, nodes=3).table
+    assert {name: pool["max_replicas"] for name, pool in made["pools"].items()} == {"llama": 12, "other": 12}
+    Fleet.of(Scenario.of(made))
 
 
 def test_a_worker_of_dynamo_is_scaled_by_its_adapter():

@@ -159,8 +159,8 @@ def with_autoscalers(deployed: Deployed, wanted: ImportOptions) -> Deployed:
     idle += [Note(document.where, called(document), "no HorizontalPodAutoscaler or ScaledObject follows it")
              for place, document in variants.items() if place not in followed]
     for place, document in scalers.items():
-        others = sum(_most(launch) * launch.gpus for number, launch in enumerate(launches) if number != place)
-        room = _Room.of(launches[place], wanted, others)
+        stay = sum(launch.replicas * launch.gpus for number, launch in enumerate(launches) if number not in scalers)
+        room = _Room.of(launches[place], wanted, stay)
         launches[place] = _scaled(launches[place], document, room, wva=place in followed)
     scenario = _wva(launches, {place: variants[place] for place in sorted(followed)})
     empty = [launch for launch in launches if not launch.pool and launch.maker and launch.maker.replicas == 0]
@@ -200,11 +200,6 @@ def _engines(launch: EngineLaunch) -> int:
     """The engines of a pod; 1 where there are no pods that could say it."""
     there = launch.maker.replicas if launch.maker is not None else None
     return launch.replicas // (1 if there is None else there) if there != 0 else 1
-
-
-def _most(launch: EngineLaunch) -> int:
-    most: int = launch.pool.get("max_replicas", launch.replicas)
-    return most
 
 
 def _scaled(launch: EngineLaunch, document: Entry, room: "_Room | None", wva: bool) -> EngineLaunch:
@@ -297,20 +292,20 @@ _KEDA_MOST = 100
 
 @frozen
 class _Room:
-    """How many `replicas` fit on so many `nodes` beside the other engines."""
+    """How many `replicas` fit on so many `nodes` beside the engines that stay; GPUs of others may pass to them."""
 
     replicas: int
     nodes: int
 
     @classmethod
-    def of(cls, launch: EngineLaunch, wanted: ImportOptions, others: int) -> "_Room | None":
-        """The room for *launch* beside *others*, in GPUs; None where nobody states the nodes."""
+    def of(cls, launch: EngineLaunch, wanted: ImportOptions, stay: int) -> "_Room | None":
+        """The room for *launch* beside so many GPUs that *stay* with others; None where nobody states the nodes."""
         nodes = wanted.nodes or launch.hardware.get("nodes")
         given = {"gpu": wanted.gpu, "system": wanted.system} if wanted.gpu or wanted.system else launch.hardware
         if not nodes or not (given.get("gpu") or given.get("system")):
             return None
         gpus = nodes * system_of(given.get("gpu"), given.get("system")).gpus_per_node
-        return cls((gpus - others) // launch.gpus, nodes)
+        return cls((gpus - stay) // launch.gpus, nodes)
 
 
 def _unlimited(document: Entry, room: _Room | None, remarks: list[Note]) -> int:
