@@ -238,11 +238,14 @@ def highest_wish(scale: Scale, readings: Sequence[Reading]) -> int:
 
 def _metrics(_: Any, attribute: "Attribute[Any]", value: Sequence[MetricSpec]) -> None:
     for index, metric in enumerate(value):
-        key = f"metrics[{index}]: " if len(value) > 1 else ""
+        key = f"metrics[{index}]: "
         if isinstance(metric.source, ResourceSource):
             raise ValueError(f"{key}nobody gives the resource {metric.name!r}: of engines, only their own metrics are"
                              " simulated, such as vllm:num_requests_waiting in a metric of type Pods")
-        (of_pods if metric.type == "Pods" else of_whole)(metric.name)
+        try:
+            (of_pods if metric.type == "Pods" else of_whole)(metric.name)
+        except ValueError as error:
+            raise ValueError(f"{key}{error}") from None
 
 
 @define(field_transformer=camel)

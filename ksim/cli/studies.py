@@ -19,6 +19,7 @@ from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
 if TYPE_CHECKING:
+    from ksim.foundation.config import Choice
     from ksim.study.autoscalers import AutoscalerComparison
     from ksim.study.routers import RouterComparison, RoutersPlan
     from ksim.study.rows import SweepPoint
@@ -234,8 +235,9 @@ def _write(found: "RouterComparison", output: Path) -> None:
 
 
 Autoscalers = Annotated[str | None, typer.Option("--autoscalers", metavar="NAME,NAME", show_default="the scenario's"
-                        " alone", help="autoscalers to compare with the scenario's own, such as wva,dynamo_planner or"
-                        " package.module:Class; each scales the pools that the scenario's does")]
+                        " alone", help="autoscalers to compare with the scenario's own, such as wva,hpa.yaml or"
+                        " package.module:Class; each scales the pools that the scenario's does. A path is that of a"
+                        " manifest with a HorizontalPodAutoscaler or a ScaledObject")]
 Attainment = Annotated[float, typer.Option("--attainment", metavar="SHARE", help="share of the requests that have to be"
                                            " within slo")]
 Slots = Annotated[int, typer.Option("--slots", min=1, help="parts of the load in each of which the perfect autoscaler"
@@ -254,11 +256,11 @@ def autoscalers(
     """Compare autoscalers under the same requests: what each costs beside the perfect one, and the SLO it keeps."""
     from ksim.scenario.scenario import Scenario
     from ksim.study.autoscalers import AutoscalersPlan
-    from ksim.study.routers import listed, parsed
+    from ksim.study.routers import listed
     from ksim.study.workers import Where
     from ksim.views.run_directory import claimed
 
-    chosen = [parsed(text) for text in listed(names, "--autoscalers")] if names is not None else []
+    chosen = [_autoscaler(text) for text in listed(names, "--autoscalers")] if names is not None else []
     plan = AutoscalersPlan(changed(Scenario.read(scenario), settings, seed, pool), chosen, attainment, slots, trials)
     with nullcontext() if output is None else claimed(output, _AUTOSCALERS_MARKS, force):
         with Progress(plan.most_runs, quiet=False, what="runs", every=1) as progress:
@@ -268,6 +270,18 @@ def autoscalers(
         if output is not None:
             _write_autoscalers(found, output)
     write_json(json_file, {"title": found.title, "attainment": attainment, "autoscalers": found.records()})
+
+
+def _autoscaler(text: str) -> "Choice":
+    """The autoscaler that *text* names, or that a manifest is, of which it is the path."""
+    from ksim.study.routers import parsed
+
+    if not text.endswith((".yaml", ".yml")):
+        return parsed(text)
+    from ksim.deploy.manifests.autoscalers import alone_in
+    from ksim.deploy.texts import Pasted
+
+    return alone_in(Pasted.of_file(Path(text)))
 
 
 #: The files by which an earlier comparison is known.

@@ -125,8 +125,16 @@ class Scaler:
             pool = self.pools[name]
             if replicas != pool.wanted:
                 assert decision is not None, "it wants replicas"
-                self.cluster.log.add(Scaled(seen.now, name, pool.wanted, replicas, decision.reason))
+                self.cluster.log.add(Scaled(seen.now, name, pool.wanted, replicas, decision.reason,
+                                            self._seen(seen.pools[name], seen.held)))
                 pool.scale(replicas)
+
+    def _seen(self, pool: PoolView, held: int) -> dict[str, float]:
+        """What it saw of *pool*, for results."""
+        return {"ready": len(pool.ready), "starting": pool.starting, "draining": pool.draining,
+                "running": pool.total("running"), "waiting": pool.total("waiting"), "held": held,
+                "kv_usage": _mean(pool.total("kv_usage"), len(pool.ready)),
+                "request_rate": pool.arrivals / self.autoscaler.interval, "ttft_s": pool.ttft}
 
     def look(self) -> Observation:
         """What there is to see now."""

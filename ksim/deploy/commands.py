@@ -7,12 +7,15 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ksim.deploy.texts import Entry
 
 
 @frozen
@@ -22,6 +25,22 @@ class Note:
     where: str
     word: str
     why: str
+
+
+@frozen
+class Maker:
+    """The object that makes the pods of engines, which an autoscaler names; `replicas` is None where it says none.
+
+    `strategy` is a Deployment's, `pod` the spec of its pods, and `container` the one that the engine runs in.
+    """
+
+    where: str
+    kind: str
+    name: str
+    replicas: int | None = None
+    strategy: "Entry | None" = None
+    pod: "Entry | None" = None
+    container: "Entry | None" = None
 
 
 @frozen
@@ -50,6 +69,10 @@ class EngineLaunch:
     """TensorRT-LLM's share, for KV, of the memory that weights leave free; in place of gpu_memory_utilization."""
     ports: tuple[int, ...] = ()
     """Where it listens, by which a proxy's line names it."""
+    maker: Maker | None = None
+    """What makes its pods, where a manifest starts it."""
+    pool: Mapping[str, Any] = field(factory=dict)
+    """Further keys of its pool, such as `autoscaler`."""
     idle: tuple[Note, ...] = ()
     """Words without an effect here."""
     remarks: tuple[Note, ...] = ()
@@ -76,6 +99,12 @@ class Deployed:
     """Keys of the scenario beside the engines: `router`, `pair_router`, `flow_control`, `signals`."""
     idle: tuple[Note, ...] = ()
     remarks: tuple[Note, ...] = ()
+    autoscalers: "tuple[Entry, ...]" = ()
+    """The documents of autoscalers, whose targets may be in another text."""
+    others: frozenset[tuple[str, str]] = frozenset()
+    """Kinds and names of objects that start no engine."""
+    of_fleet: Mapping[str, Any] = field(factory=dict)
+    """Further keys of the scenario if there are several engines, or may be."""
 
     @classmethod
     def of(cls, parts: "Iterable[Deployed]", scenario: Mapping[str, Any]) -> "Deployed":
@@ -83,7 +112,10 @@ class Deployed:
         parts = [*parts]
         return cls(tuple(launch for part in parts for launch in part.launches), scenario,
                    tuple(note for part in parts for note in part.idle),
-                   tuple(note for part in parts for note in part.remarks))
+                   tuple(note for part in parts for note in part.remarks),
+                   tuple(document for part in parts for document in part.autoscalers),
+                   frozenset().union(*(part.others for part in parts)),
+                   {key: value for part in parts for key, value in part.of_fleet.items()})
 
 
 @frozen

@@ -5,7 +5,7 @@ EndpointPickerConfig.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -26,6 +26,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.pool import EnginePool
 from ksim.specs.configs import KvTransferConfig
+from ksim.specs.pools import Lifecycle
 from ksim.specs.settings import EngineSettings
 
 __all__ = ["comments", "documents", "Outgoing", "OutgoingPool", "exported", "PORT", "PRODUCT", "app", "env", "image",
@@ -89,6 +90,10 @@ class OutgoingPool:
     line: VllmLine | SglangLine
     machine: int
     """GPUs of a machine."""
+    autoscaler: Choice | None = None
+    most: int = 1
+    """The most replicas that it may have."""
+    lifecycle: Lifecycle = Lifecycle()
 
     @property
     def gpus(self) -> int:
@@ -124,7 +129,7 @@ class Outgoing:
             raise ConfigError("pools", f"serve {', '.join(fleet.models)}, and a deployment has one model; write the"
                                        " pools of each model from a scenario of their own")
         pools = tuple(_pool(scenario, pool, derived, fleet.splits) for pool in fleet.pools)
-        several = sum(pool.replicas for pool in pools) > 1
+        several = sum(pool.most for pool in pools) > 1
         missing = [f"{part.name or 'engine'}: {text}" for part in pools for text in part.line.missing]
         return cls(served_name(fleet.pools[0].model), pools, scenario.router if several and not fleet.splits else None,
                    (scenario.pair_router or Choice("each_side")) if fleet.splits else None,
@@ -143,8 +148,11 @@ def _pool(scenario: Scenario, pool: EnginePool, derived: bool, splits: bool) -> 
     gpu = str(pool.deployment.scenario.gpu)
     line: type[VllmLine] | type[SglangLine] = VllmLine if own.engine.startswith("vllm") else SglangLine
     machine = _MACHINES.get(gpu, system_of(own.gpu, own.system).gpus_per_node)
-    return OutgoingPool(pool.name, pool.role, pool.replicas, gpu, engine=own.engine, settings=settings,
-                        line=line.of(own.model, settings), machine=machine)
+    scaler = scenario.autoscaler_of(pool.name) if pool.name else None
+    replicas = scenario.pools[pool.name].replicas if scaler is not None else pool.replicas
+    return OutgoingPool(pool.name, pool.role, replicas, gpu, engine=own.engine, settings=settings,
+                        line=line.of(own.model, settings), machine=machine, autoscaler=scaler, most=pool.replicas,
+                        lifecycle=scenario.lifecycle_of(pool.name) if pool.name else Lifecycle())
 
 
 def _by_checkpoint(own: Scenario, settings: EngineSettings) -> EngineSettings:
@@ -171,6 +179,20 @@ def _aside(scenario: Scenario) -> list[str]:
     usual = plain(Scenario.of({"model": scenario.model, "gpu": "h100", "workload": plain(scenario.workload)}))
     keys = [key for key in _ASIDE if table.get(key) != usual.get(key)]
     return [f"{', '.join(keys)}: part of the scenario, not of a deployment"] if keys else []
+
+
+def unscaled(outgoing: Outgoing, written: Sequence[str] = ()) -> Iterator[str]:
+    """What a form with autoscalers of those *written* does not say of the sizes of pools, and of how replicas end."""
+    for pool in outgoing.pools:
+        if pool.autoscaler is not None and pool.autoscaler.name not in written:
+            yield f"{pool.name}: autoscaler = {pool.autoscaler.name!r}; replicas are those at the start"
+        if pool.lifecycle != Lifecycle() and not written:
+            yield f"{pool.name}: lifecycle, how replicas end"
+        if pool.autoscaler is not None and written and pool.lifecycle.termination_grace_period is None:
+            yield (f"{pool.name}: replicas that wait for their last request; Kubernetes cuts it off 30 s after they are"
+                   " to go")
+        if pool.lifecycle.migration_limit and written:
+            yield f"{pool.name}: lifecycle.migration_limit is Dynamo's"
 
 
 def check_vllm(outgoing: Outgoing, form: str) -> None:

@@ -10,6 +10,7 @@ import tomli_w
 from attrs import evolve
 
 from ksim.deploy.commands import Deployed, EngineLaunch, Imported, ImportOptions, Note
+from ksim.deploy.manifests.autoscalers import with_autoscalers
 from ksim.deploy.texts import Pasted, tidied
 from ksim.deploy.workload import bench_of, made_up
 from ksim.features.transfers import OFFLOAD, aliases
@@ -108,7 +109,7 @@ def _said(serve: EngineSettings, key: str) -> Any:
 def engines(launches: Sequence[EngineLaunch], wanted: ImportOptions) -> tuple[dict[str, Any], list[Note]]:
     """The tables of the scenario that describe engines: of one, or of pools."""
     tables = [_described(launch, wanted) for launch in launches]
-    if len(tables) == 1 and launches[0].replicas == 1:
+    if len(tables) == 1 and launches[0].replicas == 1 and not launches[0].pool:
         return _with_nodes(tables[0], launches)
     shared = alike(tables)
     pools: dict[str, Any] = {}
@@ -124,13 +125,13 @@ def _add_pool(pools: dict[str, Any], launch: EngineLaunch, own: Mapping[str, Any
     for name, pool in pools.items():
         if launch.name not in ("", name):
             continue
-        if {key: pool[key] for key in pool if key != "replicas"} == {"role": launch.role, **own}:
+        if {key: pool[key] for key in pool if key != "replicas"} == {"role": launch.role, **launch.pool, **own}:
             pool["replicas"] += launch.replicas
             return
     stem = launch.name or {"both": "engines"}.get(launch.role, launch.role)
     names = (stem, *(f"{stem}-{number}" for number in range(2, 10**4)))
     pools[next(name for name in names if name not in pools)] = {
-        "role": launch.role, "replicas": launch.replicas, **own}
+        "role": launch.role, "replicas": launch.replicas, **launch.pool, **own}
 
 
 def _described(launch: EngineLaunch, wanted: ImportOptions) -> dict[str, Any]:
@@ -167,7 +168,7 @@ def _with_nodes(table: dict[str, Any], launches: Sequence[EngineLaunch]) -> tupl
             table.get("gpu") or table.get("system")):
         return table, []
     system = system_of(table.get("gpu"), table.get("system"))
-    gpus = sum(launch.replicas * launch.gpus for launch in launches)
+    gpus = sum(launch.pool.get("max_replicas", launch.replicas) * launch.gpus for launch in launches)
     needed = -(-gpus // system.gpus_per_node)
     if needed <= system.nodes:
         return table, []
@@ -178,6 +179,7 @@ def _with_nodes(table: dict[str, Any], launches: Sequence[EngineLaunch]) -> tupl
 
 def assembled(deployed: Deployed, wanted: ImportOptions) -> Imported:
     """The scenario of all launches of *deployed*; raises ConfigError where they are none, or not of one fleet."""
+    deployed = with_autoscalers(deployed, wanted)
     if not deployed.launches:
         raise ConfigError("the text", "starts no engine")
     launches = [within_context(launch) for launch in
@@ -187,7 +189,9 @@ def assembled(deployed: Deployed, wanted: ImportOptions) -> Imported:
     for launch in launches:
         further = merged(further, launch.scenario)
     table, remarks = engines(launches, wanted)
-    whole = {"model": launches[0].model, **table, **merged(_by_sides(further, launches), deployed.scenario)}
+    fleet = deployed.of_fleet if "pools" in table else {}
+    whole = {"model": launches[0].model, **table, **merged(_by_sides(further, launches),
+                                                           merged(fleet, deployed.scenario))}
     if "workload" not in whole:
         load, note = made_up(min((length for launch in launches if (length := _context(launch))), default=None))
         whole, remarks = {**whole, **load}, [note, *remarks]
@@ -210,7 +214,7 @@ def _once(notes: Sequence[Note]) -> tuple[Note, ...]:
 
 def _whole(launches: Sequence[EngineLaunch]) -> list[EngineLaunch]:
     """Those that are engines of their own: not the further nodes of one that several lines start."""
-    return [launch for launch in launches if launch.replicas] or [evolve(launches[0], replicas=1)]
+    return [launch for launch in launches if launch.replicas or launch.pool] or [evolve(launches[0], replicas=1)]
 
 
 def _with_roles(launches: Sequence[EngineLaunch], wanted: ImportOptions) -> list[EngineLaunch]:

@@ -19,12 +19,6 @@ from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.request import Request
 from ksim.flow.steps import StepColumns, StepCost
 
-__all__ = ["ExpertsMoved", "RanksMet", "RankTimeline", "WAITS", "Chosen", "Seen", "Decoded", "GONE", "Copied",
-           "GONE_AFTER_REFUSAL", "Event", "Arrived", "Rejected", "Routed", "Received", "Admitted", "Preempted",
-           "Emitted", "Finished", "Prefilled", "Transferred", "Released", "Failed", "AdapterLoaded", "LinkUsed",
-           "LinkBuilt", "Stepped", "EngineBuilt", "Scaled", "Held", "Refused", "KvTransferParams", "TIERS", "StepBlock"]
-
-
 #: Why a request that was aborted has ended: its client went while it was served or held, or before it tried again.
 GONE, GONE_AFTER_REFUSAL = "its client has gone", "its client has gone, and did not try again"
 
@@ -330,12 +324,16 @@ TOO_MANY = 429
 
 @frozen
 class Scaled(Event):
-    """An autoscaler wants so many `replicas` of a `pool`, and not as `before`, for the `reason` given."""
+    """An autoscaler wants so many `replicas` of a `pool`, and not as `before`, for the `reason` given.
+
+    `seen` is what it saw of the pool then, by the columns of scaling.parquet.
+    """
 
     pool: str
     before: int
     replicas: int
     reason: str
+    seen: Mapping[str, float]
 
 
 @frozen

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field
 
-from ksim.flow.events import Chosen, Finished, RanksMet, Rejected, Seen
+from ksim.flow.events import Chosen, Finished, RanksMet, Rejected, Scaled, Seen
 from ksim.flow.log import Columns, Log
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.results.activity import Shares
@@ -104,6 +104,10 @@ class MeasuredRun:
             groups = RequestGroups(self.limits)
             groups.add(self.history, np.ones(len(self.history.requests), dtype=bool))
             measured = with_groups(measured, groups.summary(self.history.duration))
+        if any(built.life for built in self.history.engines):
+            from ksim.results.scaling import decisions
+
+            measured = decisions(measured, self.log)
         if self.log.has(RanksMet):
             from ksim.results.ranks import RankTotals
 
@@ -121,6 +125,24 @@ class MeasuredRun:
     def routing(self) -> pa.Table | None:
         """One row per choice of a router: what it saw, and what it chose; None where it sees nothing."""
         return routing_table(self.log)
+
+    @cached_property
+    def scaling(self) -> pa.Table | None:
+        """One row per decision of an autoscaler, with what it saw; None for runs in which no replica comes or goes."""
+        if not any(built.life for built in self.history.engines):
+            return None
+        from ksim.results.scaling import scaling_rows
+
+        return scaling_rows(self.log.columns(Scaled))
+
+    @cached_property
+    def replicas(self) -> pa.Table | None:
+        """One row per change of the state of a replica; None for the same runs."""
+        if not any(built.life for built in self.history.engines):
+            return None
+        from ksim.results.scaling import replica_table
+
+        return replica_table(self.history.engines, self.history.duration)
 
     @cached_property
     def ranks(self) -> "Ranks | None":

@@ -5,7 +5,6 @@ sure latencies are.  docs/glossary.md defines every key.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -16,7 +15,7 @@ from ksim.flow.events import GONE, EngineBuilt
 from ksim.results.history import History, absent
 from ksim.results.numbers import LATENCIES, PERCENTILES, STATISTICS, LatencyTargets, Summary, latency_key
 from ksim.results.requests import Requests
-from ksim.results.series import Series, concurrency, saturation
+from ksim.results.series import concurrency, saturation
 from ksim.results.steps import Bools, Floats, Ints, floats, product, ratio, shares, sums
 
 
@@ -428,7 +427,7 @@ def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], duration: floa
     gpu_seconds = float(gpus.sum()) * duration - float(missing.sum())
     return {
         "gpus": int(gpus.sum()),
-        **(allocation(engines, gpu_seconds, duration) if any(built.life for built in engines) else {}),
+        **_allocation(engines, gpu_seconds, duration),
         "mfu": ratio(work.flops, available(floats(engines, "peak_flops"))),
         "busy_mfu": ratio(work.flops, work.flops_possible),
         "mbu": ratio(work.bytes, available(floats(engines, "peak_bandwidth"))),
@@ -438,13 +437,13 @@ def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], duration: floa
     }
 
 
-def allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: float) -> Summary:
-    """How much of GPUs, and how many engines at a time, autoscalers had in a run of *duration*."""
-    changes = [(moment, (state != "gone") - (before != "gone")) for built in engines for (_, before), (moment, state)
-               in pairwise(((0.0, "gone"), *(built.life or ((0.0, "ready"),)))) if moment <= duration]
-    there = Series.of_changes(*(np.array(column, np.float64) for column in zip(*changes, strict=True)))
-    return {"allocated_gpu_seconds": gpu_seconds, "mean_gpus": ratio(gpu_seconds, duration),
-            "max_engines": round(there.peak), "min_engines": round(there.values.min())}
+def _allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: float) -> Summary:
+    """What GPUs were allocated to *engines*, where that changes."""
+    if not any(built.life for built in engines):
+        return {}
+    from ksim.results.scaling import allocation
+
+    return allocation(engines, gpu_seconds, duration)
 
 
 def clocks(work: StepTotals) -> Summary:

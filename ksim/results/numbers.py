@@ -143,7 +143,11 @@ _GROUPS: Mapping[str, tuple[RunNumber, ...]] = {
         RunNumber("engines", "engines", "", LESS),
         RunNumber("gpus", "GPUs", "", LESS),
         RunNumber("mean_gpus", "GPUs allocated, mean", "GPUs", LESS),
-        RunNumber("allocated_gpu_seconds", "GPU seconds allocated", "s", LESS),
+        RunNumber("allocated_gpu_seconds", "GPU-hours allocated", "s", LESS, "", 1 / 3600),
+        RunNumber("mean_replicas", "replicas, mean", "replicas", LESS),
+        RunNumber("replica_starts", "starts of replicas", "", LESS, "starts"),
+        RunNumber("replica_drains", "drains of replicas", "", LESS, "drains"),
+        RunNumber("scaling_decisions", "decisions of autoscalers", "", LESS, "decisions"),
         RunNumber("min_engines", "engines at least", "engines"),
         RunNumber("max_engines", "engines at most", "engines"),
         RunNumber("gpu_busy_share", "GPUs busy", "share", MORE, "busy"),
@@ -249,6 +253,9 @@ REPORTED: Mapping[str, tuple[str, ...]] = {
         "mean_gpus", "gpu_busy_share", "host_share", "rank_wait_share", "mfu", "mbu", "steps", "mean_batch_tokens",
         "spec_decode_acceptance_rate",
         "spec_decode_acceptance_length", "images", "encoder_tokens"),
+    "Autoscaling": (
+        "scaling_decisions", "replica_starts", "replica_drains", "mean_replicas", "allocated_gpu_seconds",
+        "gpu_dollars"),
     "Cache": (
         "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in _TIERS),
         "kv_offload_load_bytes", "kv_offload_store_bytes", "preemptions", "lora_loads", "lora_reads"),
@@ -279,7 +286,8 @@ COMPARED = (
     "energy_joules", "joules_per_output_token", "average_watts",
     "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")
 _OF_POOLS = (
-    "engines", "gpus", "mean_gpus", "min_engines", "max_engines", "request_throughput", "input_throughput",
+    "engines", "gpus", "mean_gpus", "min_engines", "max_engines", "mean_replicas", "replica_starts", "replica_drains",
+    "scaling_decisions", "request_throughput", "input_throughput",
     "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
     "mean_tpot_ms", "p99_tpot_ms", "mean_queue_ms", "p99_queue_ms", "mean_room_ms", "mean_xfer_time_ms",
     "gpu_busy_share", "host_share", "mean_batch_tokens", "mean_batch_sequences", "kv_cache_usage_mean",

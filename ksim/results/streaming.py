@@ -27,6 +27,7 @@ from ksim.flow.events import (
     Prefilled,
     RanksMet,
     Rejected,
+    Scaled,
     StepBlock,
     Stepped,
 )
@@ -391,7 +392,18 @@ class ParquetLog(Log):
         engines = sorted(self.engines, key=lambda built: built.engine)
         gpus = sum(built.ranks * built.stages for built in engines)
         ranks = self._met.summary(gpus, self._tally.duration) if self._met else {}
-        return self._tally.summary(engines) | adapter_summary(self) | tier_summary(engines, self._copies) | ranks
+        return self._scaled(self._tally.summary(engines) | adapter_summary(self) | tier_summary(engines, self._copies)
+                            | ranks)
+
+    def _scaled(self, summary: Summary) -> Summary:
+        """*summary*, with decisions of autoscalers where replicas come and go; writes those, and the replicas."""
+        if not any(built.life for built in self.engines):
+            return summary
+        from ksim.results.scaling import decisions, replica_table, scaling_rows
+
+        self._put("scaling", scaling_rows(self.columns(Scaled)))
+        self._put("replicas", replica_table(self.engines, summary["duration"]))
+        return decisions(summary, self)
 
     def _write_many(self) -> None:
         """Write if there is much to write; called before the next event, when all events so far are complete."""

@@ -132,6 +132,8 @@ class Result(MeasuredRun):
         tables = {"requests": self.requests, "steps": self.steps, "attribution": self.attribution}
         if self.routing is not None:
             tables["routing"] = self.routing
+        if self.scaling is not None and self.replicas is not None:
+            tables |= {"scaling": self.scaling, "replicas": self.replicas}
         if self.log.has(RanksMet):
             from ksim.results.ranks import rank_rows
 

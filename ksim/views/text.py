@@ -61,7 +61,7 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
         _latency_table(summary),
         *_mark_explained(summary),
         _intervals(summary),
-        beside(*(_block(summary, title) for title in ("Throughput", "GPUs", "Cache"))),
+        beside(*(_block(summary, title) for title in ("Throughput", "GPUs", "Cache", *_scaled(summary)))),
         *pool_tables(summary),
         *group_tables(summary),
         *energy_block(summary),
@@ -72,6 +72,11 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
 
 def _block(summary: Summary, title: str) -> Table:
     return pairs(title, listed(summary, REPORTED[title]))
+
+
+def _scaled(summary: Summary) -> Iterable[str]:
+    """The block of a fleet whose replicas come and go."""
+    return ("Autoscaling",) if "replica_starts" in summary else ()
 
 
 def _headline(summary: Summary, labels: Mapping[str, Any], subject: str) -> RenderableType:

@@ -3,6 +3,7 @@
 import json
 
 from ksim.scenario.scenario import Scenario
+from tests.deploy.autoscalers import HPA
 from tests.study.fleets import table
 
 from .command import ksim
@@ -22,3 +23,14 @@ def test_it_writes_numbers_a_figure_and_a_scenario_that_runs(tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["gpu_dollars"] == best["cost"]
     assert "--force" in ksim(*asked, folder=tmp_path, code=1)
     assert "comes twice" in ksim("autoscalers", "fleet.toml", "--autoscalers", "wva,wva", folder=tmp_path, code=1)
+
+
+def test_a_path_is_a_manifest_of_one_autoscaler(tmp_path):
+    (tmp_path / "fleet.toml").write_text(Scenario.of(table()).to_toml(), encoding="utf-8")
+    (tmp_path / "hpa.yaml").write_text(HPA, encoding="utf-8")
+    (tmp_path / "two.yaml").write_text(f"{HPA}---\n{HPA}", encoding="utf-8")
+    (tmp_path / "cpu.yml").write_text(HPA.replace("vllm:num_requests_running", "cpu"), encoding="utf-8")
+    for name, says in (("hpa.yaml", "may ask for 8; set it to 8"), ("two.yaml", "has 2 documents of the kinds"),
+                       ("cpu.yml", "cpu.yml:13: spec.metrics[1]: nobody gives the metric 'cpu'"),
+                       ("none.yaml", "none.yaml: No such file")):
+        assert says in ksim("autoscalers", "fleet.toml", "--autoscalers", name, folder=tmp_path, code=1), name

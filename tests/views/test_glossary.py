@@ -5,12 +5,13 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ksim.flow.events import TIERS, Arrived, Chosen, RanksMet, Seen
+from ksim.flow.events import TIERS, Arrived, Chosen, RanksMet, Scaled, Seen
 from ksim.flow.log import Log
 from ksim.results.attribution import phases
 from ksim.results.measured import routing_table
 from ksim.results.numbers import NUMBERS, LatencyTargets, derived
 from ksim.results.ranks import rank_rows
+from ksim.results.scaling import replica_table, scaling_rows
 from ksim.study import rows
 from ksim.study.routers import Waits, imbalance, regrets
 from ksim.views.result import Result
@@ -65,6 +66,11 @@ def test_every_column_of_a_routers_choices_is_explained():
     assert table["prefix_hit_tokens"].to_pylist() == [[None]] and table["prefill_engine"].to_pylist() == [None]
 
 
+def test_every_column_of_a_fleet_that_is_scaled_is_explained():
+    assert sorted(entries("scaling.parquet")) == sorted(scaling_rows(Log().columns(Scaled)).column_names)
+    assert sorted(entries("replicas.parquet")) == sorted(replica_table([], 0.0).column_names)
+
+
 def test_what_speculation_adds_is_explained():
     small, drafted = by_hand.small(), by_hand.small()
     drafted.engines = [evolve(built, drafted=2) for built in drafted.engines]
@@ -113,7 +119,9 @@ def test_every_phase_is_explained():
 
 
 def test_every_plot_is_explained(tmp_path):
-    plain, found = Result(ranks_by_hand.small()).plots(tmp_path), Result(fleet.log(count=20)).plots(tmp_path)
+    scaled = fleet.log(count=20)
+    scaled.engines[:] = [evolve(built, life=((0.0, "ready"),)) for built in scaled.engines]
+    plain, found = Result(ranks_by_hand.small()).plots(tmp_path), Result(scaled).plots(tmp_path)
     names = {*(path.name for path in plain), *(path.name.replace("prefill", "POOL") for path in found)}
     assert {*entries("plots")} == names - {"composition-decode.png"}
 

@@ -9,6 +9,7 @@ from ksim.deploy.commands import (
     Deployed,
     EngineLaunch,
     ImportOptions,
+    Maker,
     Note,
     ShellCommand,
     Word,
@@ -215,6 +216,8 @@ class Pods:
     variables: Mapping[str, str] = field(factory=dict)
     """What the controller sets in their environment."""
     idle: tuple[Note, ...] = ()
+    maker: Maker | None = None
+    """What an autoscaler names to scale them; None for pods that nothing can scale."""
 
     @property
     def spec(self) -> Entry:
@@ -239,8 +242,9 @@ def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: ImportOp
             name = container.text_of("name", usual="container")
             idle.append(Note(container.where, name, "starts no engine, and has no GPU"))
     if not launches:
-        return Deployed((), idle=(Note(pods.template.where, pods.name, "its pods start no engine"),))
-    if not pods.replicas:
+        others = frozenset({(pods.maker.kind, pods.maker.name)}) if pods.maker is not None else frozenset()
+        return Deployed((), idle=(Note(pods.template.where, pods.name, "its pods start no engine"),), others=others)
+    if not pods.replicas and pods.maker is None:
         return Deployed((), idle=(Note(pods.template.where, pods.name, "has 0 replicas"),))
     first = evolve(launches[0], idle=(*launches[0].idle, *idle))
     return Deployed((first, *launches[1:]))
@@ -263,8 +267,9 @@ def _placed(launch: EngineLaunch, container: Entry, asked: int | None, pods: Pod
     named = {} if wanted.gpu or wanted.system else gpu_of(pods.spec)
     remarks = list(_fits(launch, container, asked * pods.size, pods)) if asked is not None else []
     own = re.sub(r"[^A-Za-z0-9_-]", "-", pods.name)
+    maker = evolve(pods.maker, pod=pods.spec, container=container) if pods.maker is not None else None
     return evolve(launch, name=own, replicas=launch.replicas * pods.replicas, role=_role(pods) or launch.role,
-                  hardware={**launch.hardware, **named}, remarks=(*launch.remarks, *remarks))
+                  hardware={**launch.hardware, **named}, remarks=(*launch.remarks, *remarks), maker=maker)
 
 
 def _role(pods: Pods) -> str:
@@ -351,7 +356,15 @@ def _workload(document: Entry) -> Iterator[Pods]:
     """A Deployment, StatefulSet or ReplicaSet."""
     spec = document.need("spec")
     yield Pods(_name(document), spec.need("template"), spec.count_of("replicas"),
-               idle=tuple(fields.notes(spec, "workload")))
+               idle=tuple(fields.notes(spec, "workload")), maker=_maker(document, spec.need("template")))
+
+
+def _maker(document: Entry, template: Entry) -> Maker | None:
+    """What scales with the `replicas` of *document*, by its own name; None where it has none."""
+    name, replicas = document.get("metadata", "name"), document.get("spec", "replicas")
+    stated = None if replicas is None else replicas.count
+    return None if name is None else Maker(template.where, kind_of(document), name.text, stated,
+                                           document.get("spec", "strategy"))
 
 
 def _pod(document: Entry) -> Iterator[Pods]:
@@ -359,7 +372,8 @@ def _pod(document: Entry) -> Iterator[Pods]:
 
 
 def _leader_worker_set(document: Entry) -> Iterator[Pods]:
-    yield _group(document.need("spec"), _name(document), 1)
+    made = _group(document.need("spec"), _name(document), 1)
+    yield evolve(made, maker=_maker(document, made.template))
 
 
 def _disaggregated_set(document: Entry) -> Iterator[Pods]:

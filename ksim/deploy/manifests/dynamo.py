@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note, Word
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Maker, Note, Word
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.manifests.containers import Surroundings, environment, words_of
 from ksim.deploy.manifests.fields import listed, tabled, text
@@ -118,13 +118,14 @@ def deployed(graph: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Import
     spec = graph.need("spec")
     idle = fields.notes(spec, "dynamo_graph")
     launches: list[EngineLaunch] = []
+    others = {_adapter(graph, component.name) for component in _components(spec)}
     frontend = DynamoFrontend({"name": "round_robin"})
     for component in _components(spec):
         idle += fields.notes(component.entry, "dynamo_component")
         if component.kind == "frontend":
             frontend = _frontend(component.pod, maps)
         elif component.kind in ("worker", "main", "prefill", "decode", ""):
-            part = containers.deployed(_pods(component), maps, wanted)
+            part = containers.deployed(_pods(component, graph), maps, wanted)
             launches += part.launches
             idle += part.idle
         else:
@@ -132,8 +133,8 @@ def deployed(graph: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Import
     launches = _with_roles(launches)
     splits = any(launch.role == "prefill" for launch in launches)
     router = {"pair_router": frontend.pair_router} if splits else {"router": dict(frontend.router)}
-    several = len(launches) > 1 or any(launch.replicas > 1 for launch in launches)
-    return Deployed(tuple(launches), router if several else {}, (*idle, *frontend.idle), frontend.remarks)
+    return Deployed(tuple(launches), {}, (*idle, *frontend.idle), frontend.remarks, others=frozenset(others),
+                    of_fleet=router)
 
 
 def _with_roles(launches: Sequence[EngineLaunch]) -> list[EngineLaunch]:
@@ -172,11 +173,18 @@ def _component(name: str, entry: Entry, pod: Entry) -> _Component:
     return _Component(name, said, role, entry, pod)
 
 
-def _pods(component: _Component) -> containers.Pods:
+def _adapter(graph: Entry, name: str) -> tuple[str, str]:
+    """The kind and the name of what autoscalers scale a component of *graph* by, which Dynamo's operator makes."""
+    return "DynamoGraphDeploymentScalingAdapter", f"{graph.text_of('metadata', 'name')}-{name.lower()}"
+
+
+def _pods(component: _Component, graph: Entry) -> containers.Pods:
+    replicas = component.entry.get("replicas")
+    maker = Maker(component.entry.where, *_adapter(graph, component.name), replicas.count if replicas else None)
     size = max(component.entry.count_of("multinode", "nodeCount"), 1)
     variables = {"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader"}
     return containers.Pods(component.name, component.pod, component.entry.count_of("replicas"), size, component.role,
-                           variables if size > 1 else {})
+                           variables if size > 1 else {}, maker=maker)
 
 
 def _frontend(pod: Entry, maps: Mapping[str, Mapping[str, str]]) -> DynamoFrontend:

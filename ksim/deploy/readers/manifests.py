@@ -7,6 +7,7 @@ from attrs import evolve
 
 from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note, launch_of
 from ksim.deploy.manifests import dynamo, fields
+from ksim.deploy.manifests.autoscalers import SCALERS, checked_budget
 from ksim.deploy.manifests.containers import (
     KINDS,
     Surroundings,
@@ -52,8 +53,13 @@ def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Import
     kind = kind_of(document)
     if kind == dynamo.KIND:
         return dynamo.deployed(document, maps, wanted)
+    if kind in SCALERS:
+        return Deployed((), autoscalers=(document,))
+    if kind == "PodDisruptionBudget":
+        return Deployed((), idle=(checked_budget(document),))
     if kind not in KINDS:
-        return Deployed((), idle=(idle_kind(document),))
+        named = (kind, document.text_of("metadata", "name"))
+        return Deployed((), idle=(idle_kind(document),), others=frozenset({named}))
     return Deployed.of([deployed(pods, maps, wanted) for pods in KINDS[kind](document)], {})
 
 

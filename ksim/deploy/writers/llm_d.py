@@ -31,7 +31,7 @@ class LlmD:
                   "prefill": _side(prefill) if prefill is not None else {"create": False, "replicas": 0}}
         if values["multinode"]:
             values["multinodeEnableLeader"] = True
-        notes = comments([*outgoing.missing, *missing, *exporting.unlabelled(outgoing)])
+        notes = comments([*outgoing.missing, *exporting.unscaled(outgoing), *missing, *exporting.unlabelled(outgoing)])
         written = {"": _CHART + notes + documents([values])}
         if config is not None:
             written["-router"] = _ROUTER + documents([_router(outgoing, config)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ksim.deploy.exporting import PORT, Outgoing, OutgoingPool, comments
+from ksim.deploy.exporting import PORT, Outgoing, OutgoingPool, comments, unscaled
 from ksim.deploy.vllm_line import WrittenFlag
 
 __all__ = ["Vllm"]
@@ -13,7 +13,7 @@ class Vllm:
 
     def write(self, outgoing: Outgoing) -> dict[str, str]:
         """The lines; a fleet's router is a comment, as each line starts one engine."""
-        parts = [comments([*outgoing.missing, *_router(outgoing), *_multiple(outgoing)])]
+        parts = [comments([*outgoing.missing, *unscaled(outgoing), *_router(outgoing), *_multiple(outgoing)])]
         port = PORT
         for pool in outgoing.pools:
             parts.append(f"# {_heading(pool)}\n")

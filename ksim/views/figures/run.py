@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import frozen
 
-from ksim.flow.events import RanksMet
+from ksim.flow.events import RanksMet, Scaled
 from ksim.results import series
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage, families
@@ -54,6 +54,13 @@ def run_charts(history: History, usage: KernelUsage, kernels: pa.Table, limits: 
         yield "latency", latency_chart(history, limits, summary, f"Latency: {subject}")
     if len(history.steps):
         yield "timeline", over_time(Moments.of(history), f"Over time: {subject}")
+    if any(built.life for built in history.engines):
+        from ksim.results.scaling import replica_table, scaling_rows
+        from ksim.views.figures.scaling import ScaledMoments, scaling_chart
+
+        tables = replica_table(history.engines, history.duration), scaling_rows(history.log.columns(Scaled))
+        moments = ScaledMoments.of(history, limits, summary, tables)
+        yield "scaling", scaling_chart(moments, f"Autoscaling: {subject}")
     if history.busy_gpu_seconds > 0:
         for name, pool, which in _compositions(history):
             yield name, composition_chart(history, usage, f"Steps{pool}: {subject}", which)

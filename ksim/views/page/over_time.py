@@ -7,6 +7,7 @@ import numpy as np
 from ksim.results.series import Series
 from ksim.results.steps import Bools, Floats, sums
 from ksim.views.figures.run import Moments
+from ksim.views.figures.scaling import ScaledMoments, by_arrival, prices
 from ksim.views.page.reading import SavedRun
 
 #: Points of a curve, and bins for requests, of which there are far fewer than tokens.
@@ -25,12 +26,34 @@ def saved_moments(run: SavedRun, points: int = _POINTS, bins: int = _REQUEST_BIN
             "waiting": (np.where(np.isnan(admitted) & over, np.nan, requests["arrival_s"]), admitted)}
     rates = {"offered": requests["arrival_s"], "served": ended[run.completed]}
     kv, watts = {}, {}
-    for name, which, gpus, blocks, static in _pools(run):
+    for name, which, gpus, blocks in _pools(run):
         kv[name] = _kept(run, which).means(edges) / max(blocks, 1.0)
-        watts[name] = (static + _dynamic(run, which).means(edges)) / max(gpus, 1)
+        watts[name] = (_static(run, name, edges) + _dynamic(run, which).means(edges)) / max(gpus, 1)
     return Moments(end, {name: _between(*ends).means(edges) for name, ends in load.items()},
                    {name: np.histogram(times, bins, (0, end))[0] * bins / end for name, times in rates.items()},
                    _tokens(run, edges), kv, watts)
+
+
+def saved_scaling(run: SavedRun, points: int = _POINTS, bins: int = _REQUEST_BINS) -> ScaledMoments:
+    """A fleet whose replicas come and go, over the whole run."""
+    assert run.sizes is not None, "its replicas come and go"
+    edges, everything = np.linspace(0, run.duration, points + 1), np.ones(len(run.steps["engine"]), np.bool_)
+    ended = np.asarray(run.requests["status"] != "unfinished")
+    kept = run.completed & ~run.missed if run.targets else None
+    return ScaledMoments(run.duration, run.sizes, prices(run.summary),
+                         _static(run, "", edges) + _dynamic(run, everything).means(edges),
+                         *by_arrival(run.requests["arrival_s"], ended, kept, run.duration, bins))
+
+
+def _static(run: SavedRun, pool: str, edges: Floats) -> Floats:
+    """Static watts of *pool*, or of all GPUs, between *edges*; GPUs that are away draw none."""
+    if run.sizes is not None and not pool:
+        return np.asarray(sum(_static(run, name, edges) for name in run.sizes.gpus))
+    joules = (run.summary["pools"][pool] if pool else run.summary)["static_energy_joules"] or 0.0
+    if run.sizes is None:
+        return np.full(len(edges) - 1, joules / run.duration)
+    gpus = run.sizes.gpus[pool]
+    return gpus.means(edges) * (joules / (float(gpus.integral(edges[-1:])[0]) or 1.0))
 
 
 def _between(begin: Floats, end: Floats) -> Series:
@@ -45,8 +68,8 @@ def _tokens(run: SavedRun, edges: Floats) -> Floats:
     return np.asarray(sums(places, run.steps["samples"].astype(float), len(edges) - 1) / np.diff(edges))
 
 
-def _pools(run: SavedRun) -> Iterator[tuple[str, Bools, int, float, float]]:
-    """Each pool, or the whole run: its name, its steps, its GPUs, its KV blocks, and its mean static watts."""
+def _pools(run: SavedRun) -> Iterator[tuple[str, Bools, int, float]]:
+    """Each pool, or the whole run: its name, its steps, its GPUs, and its KV blocks."""
     steps, summary = run.steps, run.summary
     names = dict.fromkeys(built["pool"] for built in run.engines) if "pools" in summary else {}
     for name in names or [""]:
@@ -55,7 +78,7 @@ def _pools(run: SavedRun) -> Iterator[tuple[str, Bools, int, float, float]]:
         numbers = [built["engine"] for built in own] or np.unique(steps["engine"])
         which = np.isin(steps["engine"], numbers)
         blocks = sum(built["kv_blocks"] for built in own) or _blocks(run)
-        yield name, which, part["gpus"], blocks, (part["static_energy_joules"] or 0.0) / run.duration
+        yield name, which, part["gpus"], blocks
 
 
 def _blocks(run: SavedRun) -> float:

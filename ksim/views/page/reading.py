@@ -21,6 +21,7 @@ from ksim.views.wording import Insight, model_name
 
 if TYPE_CHECKING:
     from ksim.results.ranks import Ranks
+    from ksim.results.scaling import FleetSizes
 
 Columns = Mapping[str, np.ndarray[Any, Any]]
 #: Why a streamed run has no kernels, phases and energy of requests.
@@ -89,6 +90,21 @@ class SavedRun:
         """routing.parquet; None for runs without it."""
         path = self.directory / "routing.parquet"
         return _table(path) if path.is_file() else None
+
+    @cached_property
+    def scaling(self) -> pa.Table | None:
+        """scaling.parquet; None for runs in which no replica comes or goes."""
+        path = self.directory / "scaling.parquet"
+        return _table(path) if path.is_file() else None
+
+    @cached_property
+    def sizes(self) -> "FleetSizes | None":
+        """The replicas over time; None for the same runs."""
+        if self.scaling is None:
+            return None
+        from ksim.results.scaling import FleetSizes
+
+        return FleetSizes.of(_table(self.directory / "replicas.parquet"), self.scaling)
 
     @cached_property
     def ranks(self) -> "Ranks | None":
