@@ -4,9 +4,11 @@ Beside it, attention to chosen blocks of keys (MiniMax-M3) and to compressed key
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from attrs import evolve, frozen
 
 from ksim.compute import blocks
@@ -29,7 +31,7 @@ from ksim.compute.notation import Operation
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
-from ksim.flow.batch import Batch
+from ksim.flow.batch import Batch, Batches
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
@@ -44,6 +46,14 @@ _COUNTS: Mapping[TokenKind, Callable[[Batch], int]] = {
     "prompts": lambda batch: sum(new for new, _ in batch.chunks),
     "continued": lambda batch: sum(new for new, context in batch.chunks if context),
     "cached": lambda batch: sum(context for _, context in batch.chunks),
+}
+#: The same of many batches, as columns.
+_AMOUNTS: Mapping[TokenKind, Callable[[Batches], Any]] = {
+    "decodes": lambda batches: (np.array([_COUNTS["decodes"](batch) for batch in batches]) if batches.wide
+                                else batches.decodes),
+    "prompts": lambda batches: batches.chunks.sums(batches.chunks.new),
+    "continued": lambda batches: batches.chunks.sums(np.where(batches.chunks.context, batches.chunks.new, 0)),
+    "cached": lambda batches: batches.chunks.sums(batches.chunks.context),
 }
 
 
@@ -64,14 +74,22 @@ class PerToken:
         """How many rows *batch* has for it."""
         return _COUNTS[self.tokens](batch) if batch.chunks or self.tokens == "decodes" else 0
 
+    def amounts(self, batches: Batches) -> Any:
+        """How many rows each of *batches* has for it, (batches,)."""
+        return _AMOUNTS[self.tokens](batches)
+
     def of_rows(self, rows: int) -> Kernel | None:
         """The kernel of so many *rows*; None for none."""
-        if not rows:
-            return None
-        if isinstance(self.kernel, Pointwise):
-            return Pointwise(self.kernel.family, rows * self.kernel.read_bytes, rows * self.kernel.write_bytes,
-                             rows * self.kernel.flops, rows * self.kernel.rows)
-        return evolve(self.kernel, m=rows * self.kernel.m)
+        return _of_rows(self.kernel, rows) if rows else None
+
+
+@lru_cache(maxsize=8192)
+def _of_rows(kernel: Gemm | BatchedGemm | Pointwise, rows: int) -> Kernel:
+    """So many *rows* of *kernel*; batches have the same numbers over and over."""
+    if isinstance(kernel, Pointwise):
+        return Pointwise(kernel.family, rows * kernel.read_bytes, rows * kernel.write_bytes, rows * kernel.flops,
+                         rows * kernel.rows)
+    return evolve(kernel, m=rows * kernel.m)
 
 
 #: From latent vectors to the values and the content of keys of each head.

@@ -10,8 +10,8 @@ is too little to count.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, takewhile
-from typing import TYPE_CHECKING, Any
+from itertools import chain, groupby, takewhile
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from attrs import evolve, field, frozen
 
@@ -117,6 +117,8 @@ class Model:
     name: str
     decoder: Decoder = field(repr=False)
     architecture: str = ""
+    _outlines: dict[Shard, Sequence[tuple[Sequence["Stretch"], int]]] = field(factory=dict, init=False, eq=False,
+                                                                             repr=False)
 
     @property
     def max_length(self) -> int:
@@ -249,18 +251,69 @@ class Model:
         *blocks, last = self.body(tokens, shard, everywhere)
         return KernelGraph((*blocks, Block((*last.ops, *self.sampled(samples, shard)))))
 
-    def body(self, tokens: int, shard: Shard, everywhere: int | None = None) -> list[Block]:
-        """The launches over all tokens; the last block is the head's, up to where its rows are sequences."""
-        step = {"t": tokens, "T": tokens * shard.data if everywhere is None else everywhere,
-                "top_k": self.decoder.top_k, "groups": self.decoder.groups[0], "chosen": self.decoder.groups[1]}
-        sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
-        held = [(decoder.layers[i], shard.routing.at(i)) for i in shard.share(self.layers)]
-        blocks = [Block(tuple(chain.from_iterable(_layer(layer, sizes, shard, routing) for layer, routing in layers)),
-                        repeat) for layers, repeat in fold(held)]
-        first = decoder.embedding if shard.first else TAKE_OVER
-        blocks.insert(0, Block(_lower((*decoder.inputs, *first), sizes, shard)))
-        blocks.append(Block(_lower(decoder.head[:decoder.sampled] if shard.last else HAND_ON, sizes, shard)))
-        return blocks
+    def body(self, tokens: int, shard: Shard, everywhere: int | None = None,
+             own: Sequence[Block | None] = ()) -> list[Block]:
+        """The launches over all tokens; the last block is the head's, up to where its rows are sequences.
+
+        Those of the stretches over a rank's *own* tokens are given where they are known, as the method of that name has
+        them.
+        """
+        sizes, known = self._sizes_of(tokens), iter(own)
+        everywhere = tokens * shard.data if everywhere is None else everywhere
+        sizes = Sizes({**sizes.of, "T": everywhere})
+        return [Block(tuple(chain.from_iterable(
+            block.ops if stretch.own and (block := next(known, None)) else self._launches(stretch, sizes, shard)
+            for stretch in stretches)), repeat) for stretches, repeat in self._outline(shard)]
+
+    def own(self, tokens: int, shard: Shard) -> list[Block]:
+        """The launches of a mixture that depend on a rank's own tokens alone: a block for each stretch of them."""
+        sizes = self._sizes_of(tokens)
+        return [Block(self._launches(stretch, sizes, shard)) for stretches, _ in self._outline(shard)
+                for stretch in stretches if stretch.own]
+
+    def _sizes_of(self, tokens: int) -> Sizes:
+        """The sizes of a step, without what depends on where tokens are sent."""
+        step = {"t": tokens, "top_k": self.decoder.top_k, "groups": self.decoder.groups[0],
+                "chosen": self.decoder.groups[1]}
+        return Sizes({**self.decoder.sizes, **step}, UNKNOWN)
+
+    def _outline(self, shard: Shard) -> Sequence[tuple[Sequence["Stretch"], int]]:
+        """The stretches of each block of the body, and how often it repeats."""
+        if shard not in self._outlines:
+            decoder = self.decoder
+            held = [(decoder.layers[i], shard.routing.at(i)) for i in shard.share(self.layers)]
+            first = (*decoder.inputs, *(decoder.embedding if shard.first else TAKE_OVER))
+            last = decoder.head[:decoder.sampled] if shard.last else HAND_ON
+            blocks = [([stretch for layer, routing in layers for stretch in self._stretches(layer, shard, routing)],
+                       repeat) for layers, repeat in fold(held)]
+            self._outlines[shard] = [([*self._stretches(first, shard)], 1), *blocks,
+                                     ([*self._stretches(last, shard)], 1)]
+        return self._outlines[shard]
+
+    def _stretches(self, operations: Sequence[Operation], shard: Shard,
+                   routing: Routing | None = None) -> Iterator["Stretch"]:
+        """The stretches of a layer with *routing*, or of what stands before or behind layers."""
+        if not self.decoder.top_k:
+            yield Stretch(tuple(operations))
+            return
+        for own, group in groupby(operations, key=lambda operation: self._is_own(operation, shard)):
+            yield Stretch(tuple(group), own, None if own else routing)
+
+    def _is_own(self, operation: Operation, shard: Shard) -> bool:
+        """Whether the launches of *operation* do not depend on where tokens are sent: it does not ask."""
+        try:
+            for tokens in TRIED:
+                for op in operation.lower(self._sizes_of(tokens), shard):
+                    hash(op)
+        except LookupError:
+            return False
+        return True
+
+    def _launches(self, stretch: "Stretch", sizes: Sizes, shard: Shard) -> tuple[Op, ...]:
+        """The launches of *stretch*."""
+        if stretch.routing is None:
+            return _lower(stretch.operations, sizes, shard)
+        return _mixed(stretch.operations, sizes, shard, stretch.routing)
 
     def sampled(self, samples: int, shard: Shard) -> tuple[Op, ...]:
         """The launches of the head whose rows are *samples* sequences."""
@@ -269,10 +322,34 @@ class Model:
         return _lower(decoder.head[decoder.sampled:], sizes, shard) if shard.last else ()
 
 
-def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Routing) -> tuple[Op, ...]:
-    """One layer's launches on the rank with most token-expert pairs, and as `mean` those of the average rank."""
-    if not sizes.of["top_k"]:
-        return _lower(layer, sizes, shard)
+@frozen
+class Stretch:
+    """Operations that follow each other: those of a mixture that depend on a rank's `own` tokens alone, those of its
+    layers that do not, with their `routing`, or any others."""
+
+    operations: tuple[Operation, ...]
+    own: bool = False
+    routing: Routing | None = None
+
+
+#: Numbers of tokens for which it is tried whether an operation depends on where tokens are sent.
+TRIED = (1, 7, 1009, 30011)
+
+
+class _Unknown(tuple[tuple[int, float], ...]):
+    """The rows of experts where nobody may ask for them."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise LookupError("the rows of experts are not known")
+
+    __iter__ = __len__ = __getitem__ = __hash__ = __eq__ = __contains__ = __bool__ = _refuse
+
+
+UNKNOWN = _Unknown()
+
+
+def _mixed(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Routing) -> tuple[Op, ...]:
+    """The launches of a mixture on the rank with most token-expert pairs, and as `mean` those of the average rank."""
     from ksim.compute.expert_rows import Mixture, average_rank, fullest_rank  # for mixtures of experts alone
 
     mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
@@ -305,8 +382,8 @@ class FurtherModel(Model):
 
     prefix: str = field(kw_only=True)
 
-    def body(self, tokens: int, shard: Shard, everywhere: int | None = None) -> list[Block]:
-        return [Block(self._labelled(block.ops), block.repeat) for block in super().body(tokens, shard, everywhere)]
+    def _launches(self, stretch: Stretch, sizes: Sizes, shard: Shard) -> tuple[Op, ...]:
+        return self._labelled(super()._launches(stretch, sizes, shard))
 
     def sampled(self, samples: int, shard: Shard) -> tuple[Op, ...]:
         return self._labelled(super().sampled(samples, shard))

@@ -67,6 +67,13 @@ class AffineBlocks:
         affine = cls(tuple((ops, repeat) for ops, repeat in blocks if ops is not None))
         return affine if all(affine.at(tokens) == [*lower(tokens)] for tokens in (*DRAWN, *CHECKED)) else None
 
+    @classmethod
+    def each(cls, lower: Callable[[int], Sequence[Block]]) -> "list[AffineBlocks | None]":
+        """Each of the blocks that *lower* makes of any number of tokens, as `of`."""
+        lowered = {tokens: lower(tokens) for tokens in (*DRAWN, *CHECKED)}
+        return [cls.of(lambda tokens, place=place: [lowered[tokens][place]])  # type: ignore[misc]
+                for place in range(len(lowered[DRAWN[0]]))]
+
     def at(self, tokens: int) -> list[Block]:
         """The blocks for so many *tokens*."""
         return [Block(tuple(op if type(op) is Op else op.at(tokens) for op in ops), repeat)  # type: ignore[union-attr]

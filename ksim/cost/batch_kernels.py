@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
@@ -18,16 +18,53 @@ from ksim.specs.host import Inputs
 if TYPE_CHECKING:
     from ksim.compute.kernels.mla import LatentLayer
 
-__all__ = ["BatchPricer", "Bound", "bind", "inputs", "inputs_of", "missing", "price"]
+__all__ = ["BatchPricer", "Bound", "BoundLaunch", "bind", "inputs", "inputs_of", "missing", "price"]
 
-#: For each launch, the kernel of each batch, None where a batch has nothing for it.
-Bound = Mapping[BatchLaunch, Sequence[Kernel | None]]
 #: Kernels of batches whose costs are kept.
 MOST_KNOWN = 1024
 #: The most steps that are priced ahead.  Each time all of them have come, twice as many are priced.
 FURTHEST = 32
 #: From so many steps on, a sweep is faster than kernel by kernel.
 SWEPT = 8
+
+
+@frozen(eq=False)
+class BoundLaunch:
+    """The kernels of a launch for each of many batches: `which` of the different ones, -1 where a batch has nothing for
+    it.
+
+    Those of a launch that is swept are not listed.
+    """
+
+    which: Ints
+    kernels: Sequence[Kernel] = ()
+
+    @classmethod
+    def of(cls, layer: Any, batches: Batches) -> "BoundLaunch":
+        """The kernels of *layer* for *batches*, numbered as they come."""
+        if not hasattr(layer, "amounts"):
+            known: dict[Kernel, int] = {}
+            return cls(np.array([-1 if (kernel := layer.over(batch)) is None else known.setdefault(kernel, len(known))
+                                 for batch in batches], dtype=np.intp), [*known])
+        amounts = layer.amounts(batches)
+        if hasattr(layer, "sweep"):
+            return cls(np.where(amounts > 0, 0, -1))
+        distinct, which = _numbered(amounts)
+        kernels = [layer.of_rows(amount) for amount in distinct.tolist()]
+        some = np.array([kernel is not None for kernel in kernels])
+        return cls(np.where(some, some.cumsum() - 1, -1)[which], [kernel for kernel in kernels if kernel is not None])
+
+
+def _numbered(values: Ints) -> tuple[Ints, Ints]:
+    """The different *values* in the order in which they come, and for each value its number among them."""
+    distinct, first, which = np.unique(values, return_index=True, return_inverse=True)
+    order = first.argsort()
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return distinct[order], place[which]
+
+
+Bound = Mapping[BatchLaunch, BoundLaunch]
 
 
 @define(eq=False)
@@ -80,9 +117,9 @@ class BatchPricer:
         self._known.update(((label, kernel), priced[row]) for row, kernel in enumerate(kernels))
 
 
-def bind(launches: Sequence[BatchLaunch], batches: Sequence[Batch]) -> Bound:
+def bind(launches: Sequence[BatchLaunch], batches: Batches) -> Bound:
     """The kernels of *launches* for each of *batches*, without attention that every batch has."""
-    return {launch: [launch.layer.over(batch) for batch in batches] for launch in launches
+    return {launch: BoundLaunch.of(launch.layer, batches) for launch in launches
             if not isinstance(launch.layer, AttentionLayer)}
 
 
@@ -90,37 +127,33 @@ def missing(bound: Bound, batches: int) -> list[frozenset[Op]]:
     """For each of so many batches, the launches for which it has nothing."""
     if not bound:
         return [frozenset()] * batches
-    patterns: dict[tuple[bool, ...], frozenset[Op]] = {}
-    lacking = []
-    for row in zip(*bound.values(), strict=True):
-        pattern = tuple(kernel is None for kernel in row)
-        if pattern not in patterns:
-            patterns[pattern] = frozenset(Op(launch.label, launch.layer) for launch, kernel
-                                          in zip(bound, row, strict=True) if kernel is None)
-        lacking.append(patterns[pattern])
-    return lacking
+    lacks = np.array([kernels.which < 0 for kernels in bound.values()])
+    patterns, which = np.unique(lacks, axis=1, return_inverse=True)
+    lacking = [frozenset(Op(launch.label, launch.layer) for launch, lacks in zip(bound, pattern, strict=True) if lacks)
+               for pattern in patterns.T.tolist()]
+    return [lacking[number] for number in which.ravel().tolist()]
 
 
 def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, pricer: Pricer) -> list[BatchKernels]:
     """Price the kernels of *launches* in those of *batches* that have them; one question asks for all *bound* ones."""
-    asked = list(dict.fromkeys((launch.label, kernel) for launch, rows in launches.items()
-                               if not hasattr(launch.layer, "sweep")
-                               for row in rows.tolist() if (kernel := bound[launch][row]) is not None))
-    places = {question: index for index, question in enumerate(asked)}
+    having = {launch: rows[bound[launch].which[rows] >= 0] if launch in bound else rows
+              for launch, rows in launches.items()}
+    asked: dict[tuple[str, Kernel], int] = {}
+    numbers: dict[BatchLaunch, Ints] = {}  # of the questions about each launch that is not swept
+    for launch, rows in having.items():
+        if not hasattr(launch.layer, "sweep"):
+            distinct, which = _numbered(bound[launch].which[rows])
+            questions = [(launch.label, bound[launch].kernels[number]) for number in distinct.tolist()]
+            numbers[launch] = np.array([asked.setdefault(each, len(asked)) for each in questions], np.intp)[which]
     answers = KernelColumns.of(pricer.kernels(list(asked))) if asked else None
     priced = []
-    for launch, rows in launches.items():
-        having = rows
-        if launch in bound:
-            having = np.array([row for row in rows.tolist() if bound[launch][row] is not None], dtype=np.intp)
+    for launch, rows in having.items():
         if hasattr(layer := launch.layer, "sweep"):
-            some = batches if len(having) == len(batches) else batches.of_rows(having)
-            priced += [BatchKernels(having, launch.repeat, pricer.sweep([launch.label], layer.sweep(some)))
-                       ] if len(having) else []
-        elif answers is not None:
-            which = [places[launch.label, kernel] for row in having.tolist()
-                     if (kernel := bound[launch][row]) is not None]
-            priced += [BatchKernels(having, launch.repeat, answers.taken(which))] if which else []
+            some = batches if len(rows) == len(batches) else batches.of_rows(rows)
+            priced += [BatchKernels(rows, launch.repeat, pricer.sweep([launch.label], layer.sweep(some)))
+                       ] if len(rows) else []
+        elif answers is not None and len(rows):
+            priced.append(BatchKernels(rows, launch.repeat, answers.taken(numbers[launch])))
     return priced
 
 

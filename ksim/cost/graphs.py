@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import cached_property
 from itertools import groupby
 
 from attrs import frozen
@@ -24,6 +25,9 @@ class Launching(Enum):
     PIECEWISE = "piecewise CUDA graphs"
     COMPILED = "compiled code"
     EAGER = "one by one"
+
+    #: Shapes of steps are looked up over and over; the hash of a member's name takes ten times as long.
+    __hash__ = object.__hash__
 
     @property
     def graphs(self) -> bool:
@@ -59,7 +63,11 @@ class Graphs:
 
     def padded(self, tokens: int) -> int:
         """The size to which any batch of *tokens* is padded; 0 if no graph holds it."""
-        return _fitting(max(self.piecewise, self.mixed, self.full, key=len), tokens)
+        return _fitting(self._longest, tokens)
+
+    @cached_property
+    def _longest(self) -> tuple[int, ...]:
+        return max(self.piecewise, self.mixed, self.full, key=len)
 
 
 def _fitting(sizes: tuple[int, ...], tokens: int) -> int:

@@ -173,9 +173,15 @@ class Plans:
 
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
         """The blocks that go over all tokens; extrapolated where they are affine in a rank's own tokens."""
-        if everywhere is not None:
-            return self.model.body(tokens, self.shard, everywhere)
-        return self._lines.at(tokens) if self._lines else self.model.body(tokens, self.shard)
+        if everywhere is None and self._lines:
+            return self._lines.at(tokens)
+        own = [blocks.at(tokens)[0] if blocks else None for blocks in self._own]
+        return self.model.body(tokens, self.shard, everywhere, own)
+
+    @cached_property
+    def _own(self) -> list[AffineBlocks | None]:
+        """What a mixture launches over a rank's own tokens, stretch by stretch."""
+        return AffineBlocks.each(lambda tokens: self.model.own(tokens, self.shard))
 
     @cached_property
     def _lines(self) -> AffineBlocks | None:

@@ -104,7 +104,7 @@ class Pricer:
         peak allows; the share of each kernel is returned, too.
         """
         work = kernel.work
-        if np.any(cool < 1.0):
+        if (cool < 1.0) if isinstance(cool, float) else (cool < 1.0).any():
             cool = np.maximum(cool, np.minimum(work.flops / peak(self.gpu, work.dtype) / found.seconds, 1.0))
         cool = cool * computes + (1 - computes)
         seconds = cool * found.seconds

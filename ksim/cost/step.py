@@ -80,6 +80,11 @@ class StepTimer:
         return self._pricer
 
     @property
+    def prices(self) -> Hashable:
+        """What is equal for timers whose steps cost the same, and share what is priced of them (`plan_as`)."""
+        return self._plans
+
+    @property
     def summarizes(self) -> bool:
         """Whether it summarizes steps without the costs of their kernels."""
         return self._summaries.complete
@@ -198,7 +203,7 @@ class StepTimer:
     def _priced(self, plans: Sequence[Plan], batches: Sequence[Batch]) -> StepColumns:
         """Price each of *batches* with its plan, which is one of a batch that has something for every launch."""
         launches, counted = _launches(plans), Batches.of(batches)
-        bound = batch_kernels.bind(list(launches), batches)
+        bound = batch_kernels.bind(list(launches), counted)
         if bound:
             lacking = batch_kernels.missing(bound, len(batches))
             pairs = {(plan, id(ops)): (plan, ops) for plan, ops in zip(plans, lacking, strict=True)}
@@ -232,7 +237,7 @@ class StepTimer:
 
     def traffic_key(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> Hashable:
         """What is equal for steps whose collectives are the same."""
-        return self._plans, self._shape(batch, tokens_by_rank)
+        return self.prices, self._shape(batch, tokens_by_rank)
 
     @property
     def half(self) -> "StepTimer":
@@ -366,6 +371,11 @@ class Passes:
         self.main.plan_as(other.main)
         for own, known in zip(self.others, other.others, strict=True):
             own.timer.plan_as(known.timer)
+
+    @property
+    def prices(self) -> Hashable:
+        """Itself: what it joins of its passes is its own."""
+        return self
 
     @property
     def summarizes(self) -> bool:

@@ -1,6 +1,6 @@
 """The collectives between nodes of engines, as flows: they share links with transfers, and make steps longer."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import simpy
 from attrs import define, field
@@ -82,12 +82,13 @@ class CollectiveFlows:
                  for launch, repeat in launches]
         return [traffic for traffic, repeat in parts if traffic is not None for _ in range(repeat)]
 
-    def track(self, in_flight: InFlightBatch, traffic: InterNodeTraffic | None,
+    def track(self, in_flight: InFlightBatch, traffic: Callable[[], InterNodeTraffic | None],
               together: object = None) -> InFlightBatch:
-        """Have *in_flight* end when its collectives have; those of a round *together* are one flow."""
+        """Have *in_flight* end when its collectives have, whose *traffic* is that; those of a round *together* are one
+        flow, that of the first batch."""
         step = self._rounds.get(id(together)) if together is not None else None
         if step is None:
-            step = GroupStep(traffic, self.env.event())
+            step = GroupStep(traffic(), self.env.event())
             if together is not None:
                 self._rounds[id(together)] = step
             before = self._steps[-1] if self._steps and self._single else None

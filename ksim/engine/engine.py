@@ -457,19 +457,18 @@ def _cached(job: Job, schedule: Schedule) -> int:
 
 @define(eq=False)
 class PendingStep:
-    """The batch of step `index` on its way through the host and the stages.
+    """A step's batch on its way through the host and the stages.
 
     When it was scheduled, so many jobs waited and ran, and so many KV blocks were used.  In a dummy step, GPUs have
     `computed` another batch than the log has.  `step_costs` are summaries where steps are logged many at once.
     """
 
-    index: int
     scheduled: float
     batch: Batch
     waiting: int
     running: int
     blocks: int
-    computed: Batch = field(init=False)
+    computed: Batch = field()
     tokens_by_rank: Sequence[int] = ()
     step_costs: tuple[Any, ...] = ()
     prepared: float = 0.0

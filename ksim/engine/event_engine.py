@@ -6,10 +6,11 @@ Its inbox has the requests and aborts that its next turn sees.
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 from attrs import define, field
 
-from ksim.cost.energy import FREE
+from ksim.cost.energy import FREE, Setting
 from ksim.cost.step import Timer
 from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectorWaits
@@ -205,7 +206,7 @@ class EventEngine(Inbox):
     def _retime(self, timer: Timer) -> None:
         super()._retime(timer)
         if self.recorder is not None:
-            self.recorder.timers = self.timers
+            self.recorder.timers[self.number] = self.timers
 
     def _run(self) -> Process:
         while True:
@@ -239,7 +240,7 @@ class EventEngine(Inbox):
         self._begins = now
         self._log_changes(self._changes(schedule), now)
         if not turn.empty:
-            turn.work = self._work(turn.index, schedule.batch())
+            turn.work = PendingStep(now, schedule.batch(), *self._counts)
             yield from self._send(turn)
             return
         if self.group:
@@ -247,10 +248,10 @@ class EventEngine(Inbox):
         if self.connector is not None:
             turn.launched = yield from self._launch_nothing(schedule, now)
 
-    def _work(self, index: int, batch: Batch) -> PendingStep:
-        scheduler = self.scheduler
-        return PendingStep(index, self.env.now, batch, len(scheduler.waiting), len(scheduler.running),
-                    scheduler.cache.pool.used)
+    @property
+    def _counts(self) -> tuple[int, int, int]:
+        """How many jobs wait and run now, and how many KV blocks are used."""
+        return len(self.scheduler.waiting), len(self.scheduler.running), self.scheduler.cache.pool.used
 
     def _send(self, turn: Turn) -> Process:
         """Send a batch to the workers, and wait until the loop can go on."""
@@ -263,30 +264,32 @@ class EventEngine(Inbox):
             ready = yield from self._hurry(schedule, ready)
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
-        self._price(work, tokens_by_rank)
-        flows = self.collective_flows
-        sent = flows.traffic(self.timers, batch, tokens_by_rank) if flows else None
+        work.tokens_by_rank, work.step_costs = tokens_by_rank, self._costs(batch, tokens_by_rank)
         launches = self._threads.launch(batch, work.step_costs, ready, pace)
         work.prepared, turn.launched = launches[0].prepared, launches[-1].launched
         if self.connector is not None:
             self.connector.launch(schedule, work.scheduled, work.prepared, self._computed)
-        settings = [self.governor.setting(batch, step_cost) for step_cost in work.step_costs] if self.governor else ()
-        work.in_flight = self.stages.launch(work.step_costs, launches, self._source(schedule), settings, batch,
-                                            tokens_by_rank)
+        work.in_flight = self.stages.launch(work.step_costs, launches, self._source(schedule),
+                                            self._settings(batch, work.step_costs), batch, tokens_by_rank)
         if self.group and together:
             work.in_flight = yield from self.group.meet(self.number, together, work.in_flight)
-        if self.collective_flows:
-            work.in_flight = self.collective_flows.track(work.in_flight, sent, together)
+        if (flows := self.collective_flows) is not None:
+            work.in_flight = flows.track(
+                work.in_flight, lambda: flows.traffic(self.timers, batch, tokens_by_rank), together)
             if self.group:
                 self.group.latest = work.in_flight
         free = self._begins = ready if self.workers > 1 else launches[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
 
-    def _price(self, work: PendingStep, tokens_by_rank: Sequence[int]) -> None:
-        """Price the step of *work*; where steps are logged many at once, as much of it as the clock must know."""
-        work.tokens_by_rank = tokens_by_rank
-        work.step_costs = tuple([timer.summarize(work.computed, tokens_by_rank) if self.recorder else
-                                 timer.step_cost(work.computed, tokens_by_rank) for timer in self.timers])
+    def _costs(self, batch: Batch, tokens_by_rank: Sequence[int]) -> tuple[Any, ...]:
+        """The costs of *batch* to each stage; where steps are logged many at once, what the clock must know of them."""
+        if self.recorder is not None:
+            return tuple([timer.summarize(batch, tokens_by_rank) for timer in self.timers])
+        return tuple([timer.step_cost(batch, tokens_by_rank) for timer in self.timers])
+
+    def _settings(self, batch: Batch, costs: Sequence[Any]) -> Sequence[Setting]:
+        """What the GPUs of each stage are set to while they compute *batch*."""
+        return [self.governor.setting(batch, cost) for cost in costs] if self.governor else [FREE] * len(costs)
 
     def wait(self, turn: Turn) -> Process:
         if turn.work:
@@ -300,7 +303,7 @@ class EventEngine(Inbox):
         tokens = tokens_of(turn, self.scheduler.decodes.epoch, finished) if self.listener else ()
         if turn.work:
             self._frontend.deliver(turn.work.batch.samples,
-                                   lambda: self._delivered(turn.work, taken, finished, tokens))
+                                   lambda: self._delivered(turn, taken, finished, tokens))
         elif finished:  # their loads have failed
             self._frontend.deliver(0, lambda: self._deliver_finished(finished))
 
@@ -332,9 +335,9 @@ class EventEngine(Inbox):
             return max([*batches, self.group.latest], key=lambda in_flight: in_flight.end)
         return batches[-1] if batches else None
 
-    def _delivered(self, work: PendingStep, taken: float, finished: Sequence[Job], tokens: Sequence[Sampled]) -> None:
-        """Log that the users have the *tokens* of a step, which are the last ones of the *finished* jobs."""
-        self._log_step(work, self.env.now, taken)
+    def _delivered(self, turn: Turn, taken: float, finished: Sequence[Job], tokens: Sequence[Sampled]) -> None:
+        """Log that the users have the *tokens* of *turn*, which are the last ones of the *finished* jobs."""
+        self._log_step(turn.index, turn.work, self.env.now, taken)
         if self.listener is not None:
             self.listener(tokens)
         self._deliver_finished(finished)
@@ -349,49 +352,60 @@ class EventEngine(Inbox):
 
     def _stand_in(self) -> Dummy:
         """Take part in a round that has closed without a batch of this engine."""
-        return partial(self._compute_dummy, self._work(self._loop.count_step(), NOBODY))
+        compute = self._compute_dummy if isinstance(self.stages, WholeSteps) else self._send_dummy
+        return partial(compute, self._loop.count_step(), self._counts)
 
-    def _compute_dummy(self, work: PendingStep, together: Round) -> None:
+    def _compute_dummy(self, index: int, counts: tuple[int, int, int], together: Round) -> None:
         """Compute one token beside the batches of the others in the round *together*, and wait for the slowest.
 
-        A dummy step never delays the others: every batch is at least as much work.
+        A dummy step never delays the others: every batch is at least as much work.  Engines with the same *counts*
+        whose GPUs have the same clocks share it.
         """
-        now, batch = self.env.now, dummy_of(together.dummy)
-        work.computed = batch
-        self._price(work, together.tokens_by_rank)
-        settings = [self.governor.setting(batch, cost) for cost in work.step_costs] if self.governor else ()
-        if not isinstance(self.stages, WholeSteps):
-            at_once = [LaunchTimes(now, now)] * len(self.timers)
-            work.in_flight = self.stages.launch(work.step_costs, at_once, None, settings, batch,
-                                                together.tokens_by_rank)
-            work.in_flight.done.callbacks.append(lambda _: self._log_dummy(work))
-            return
+        assert isinstance(self.stages, WholeSteps), "ranks that differ compute their own"
+        batch, prices = dummy_of(together.dummy), tuple([timer.prices for timer in self.timers])
+        if prices not in together.dummy_costs:
+            together.dummy_costs[prices] = self._costs(batch, together.tokens_by_rank)
+        costs = together.dummy_costs[prices]
         end, scalings = together.start, []
-        for stage, step_cost in enumerate(work.step_costs):
-            setting = settings[stage] if settings else FREE
-            scalings.append(self.stages.clocks[stage].pace(step_cost, end, setting) if self.stages.clocks else AT_BOOST)
+        settings, clocks = self._settings(batch, costs), self.stages.clocks
+        for stage, step_cost in enumerate(costs):
+            scalings.append(clocks[stage].pace(step_cost, end, settings[stage]) if clocks else AT_BOOST)
             end += step_cost.seconds_at(scalings[-1])
-        work.in_flight = InFlightBatch(together.ended, together.start, together.end, tuple(scalings),
-                                       (together.end - end,))
-        self._log_dummy(work)
+        key = (prices, counts, *((pace.time, pace.energy, pace.power, pace.clock) for pace in scalings))
+        if key not in together.idle:
+            in_flight = InFlightBatch(together.ended, together.start, together.end, tuple(scalings),
+                                      (together.end - end,))
+            together.idle[key] = self._dummy(counts, together, costs, in_flight)
+        self._log_step(index, together.idle[key], together.end, together.end)
 
-    def _log_dummy(self, work: PendingStep) -> None:
-        assert work.in_flight is not None, "a dummy step is launched"
-        work.prepared, end = work.scheduled, work.in_flight.end
-        self._log_step(work, end, end)
+    def _send_dummy(self, index: int, counts: tuple[int, int, int], together: Round) -> None:
+        """Send one token through ranks that may differ."""
+        now, batch = self.env.now, dummy_of(together.dummy)
+        costs = self._costs(batch, together.tokens_by_rank)
+        in_flight = self.stages.launch(costs, [LaunchTimes(now, now)] * len(costs), None, self._settings(batch, costs),
+                                       batch, together.tokens_by_rank)
+        work = self._dummy(counts, together, costs, in_flight)
+        in_flight.done.callbacks.append(lambda _: self._log_step(index, work, in_flight.end, in_flight.end))
 
-    def _log_step(self, work: PendingStep, time: float, taken: float) -> None:
-        """Log the step of *work* once all steps before it are: a dummy ends before earlier tokens are delivered."""
-        self._unlogged[work.index] = work, time, taken
+    def _dummy(self, counts: tuple[int, int, int], together: Round, costs: Sequence[Any],
+               in_flight: InFlightBatch) -> PendingStep:
+        """A dummy step, which is nobody's in the log."""
+        now = self.env.now
+        return PendingStep(now, NOBODY, *counts, computed=dummy_of(together.dummy), prepared=now, in_flight=in_flight,
+                           tokens_by_rank=together.tokens_by_rank, step_costs=tuple(costs))
+
+    def _log_step(self, index: int, work: PendingStep, time: float, taken: float) -> None:
+        """Log step number *index* once all steps before it are: a dummy ends before earlier tokens are delivered."""
+        self._unlogged[index] = work, time, taken
         while (ready := self._unlogged.pop(self._logged, None)) is not None:
-            self._logged += 1
             if self.recorder is not None:
-                self.recorder.add(*ready)
+                self.recorder.add(self.number, *ready)
             else:
-                self.log.add(self._stepped(*ready))
+                self.log.add(self._stepped(self._logged, *ready))
+            self._logged += 1
 
-    def _stepped(self, work: PendingStep, time: float, taken: float) -> Stepped:
-        """The event of the step of *work*, with what its ranks waited for others."""
+    def _stepped(self, index: int, work: PendingStep, time: float, taken: float) -> Stepped:
+        """The event of step number *index*, with what its ranks waited for others."""
         in_flight = work.in_flight
         assert in_flight is not None, "only batches that were launched end"
         alone = len(work.step_costs) - len(in_flight.waits)
@@ -399,6 +413,6 @@ class EventEngine(Inbox):
                    for cost, seconds in zip(work.step_costs[alone:], in_flight.waits, strict=True))
         step_costs = (*work.step_costs[:alone], *waiting)
         return Stepped(
-            time=time, engine=self.number, index=work.index, scheduled=work.scheduled, prepared=work.prepared,
+            time=time, engine=self.number, index=index, scheduled=work.scheduled, prepared=work.prepared,
             start=in_flight.start, end=in_flight.end, taken=taken, batch=work.batch, waiting=work.waiting,
             running=work.running, blocks=work.blocks, step_costs=step_costs, scalings=in_flight.scalings)

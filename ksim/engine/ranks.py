@@ -6,7 +6,7 @@ data-parallel group: they step together, and wait for the slowest.  Workers are 
 inputs and launch its kernels, one for each pipeline stage.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -133,7 +133,9 @@ class Round:
 
     One without work has the tokens of a `dummy` sequence.
 
-    `dummies` log the steps of the members without a batch, once the end of the round is known.
+    `dummies` log the steps of the members without a batch, once the end of the round is known.  Their costs
+    (`dummy_costs`) are worked out once for all timers with the same prices; those that are equal in all that is logged
+    are one step (`idle`).
     """
 
     size: int
@@ -144,20 +146,22 @@ class Round:
     starts: list[float] = field(factory=list)
     ends: dict[int, float] = field(factory=dict)
     dummies: list["Dummy"] = field(factory=list)
+    dummy_costs: dict[Hashable, tuple[Any, ...]] = field(factory=dict)
+    idle: dict[Hashable, Any] = field(factory=dict)
 
     @cached_property
     def tokens_by_rank(self) -> Offsets:
         """The tokens of each member, once all have joined; one without work computes a dummy sequence, as in vLLM."""
         return Offsets((*self.tokens.values(), *[self.dummy] * (self.size - len(self.tokens))))
 
-    @property
+    @cached_property
     def start(self) -> float:
-        """When the first GPU began."""
+        """When the first GPU began, once all have launched their batches."""
         return min(self.starts)
 
-    @property
+    @cached_property
     def end(self) -> float:
-        """When the slowest member is done."""
+        """When the slowest member is done, once all have launched their batches."""
         return max(self.ends.values())
 
 
@@ -169,12 +173,14 @@ Dummy = Callable[[Round], object]
 class DataParallelGroup:
     """`size` engines.  A round begins when all that have work have a batch; the others hold nobody up.
 
-    Those compute a sequence of `dummy` tokens.  `latest` is the batch of the last round's slowest member.
+    Those compute a sequence of `dummy` tokens.  `latest` is the batch of the last round's slowest member.  One
+    `recorder` (`ksim.engine.stage_recorder`) may log the steps of all.
     """
 
     env: simpy.Environment
     size: int
     dummy: int = 1
+    recorder: Any = None
     latest: InFlightBatch | None = field(default=None, init=False)
     _active: set[int] = field(factory=set, init=False)
     _members: dict[int, Callable[[], Dummy]] = field(factory=dict, init=False)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from attrs import frozen
 
 from ksim.engine.collective_flows import CollectiveFlows
@@ -137,7 +138,7 @@ class ConnectorsFeature(WiredFeature):
         log.links = [LinkBuilt(number, *link) for number, link in
                      enumerate(zip(links.names, links.kinds, links.capacities, strict=True))]
         env.coupled = True  # what one engine does moves bytes of others
-        flows = Flows(env, links, lambda time, link, rate: log.add(LinkUsed(time, link, rate)))
+        flows = Flows(env, links, partial(_log_use, log))
         network = (FleetNetwork(env, links, flows) if sends is None else
                    TransferNetwork(env, links, flows, connector_of(_config(sends.deployment)), log))
         return FleetMoves(network, Offloads(network, log))
@@ -148,6 +149,12 @@ class ConnectorsFeature(WiredFeature):
         if any(len(tiers_of_pool(pool)) > 1 for pool in pools):
             return "the engines share the disks or the storage to which they offload KV"
         return ""
+
+
+def _log_use(log: Log, time: float, rates: Mapping[int, float]) -> None:
+    """Log the bytes/s that flows use of links from *time* on."""
+    log.extend(LinkUsed, {"time": np.full(len(rates), time), "link": np.array([*rates], np.int64),
+                          "rate": np.array([*rates.values()], np.float64)})
 
 
 def _kind(pool: EnginePool) -> type[Endpoint]:

@@ -41,6 +41,10 @@ class ClockScaling:
         """The scaling of one step, where this one has columns."""
         return ClockScaling(*(float(getattr(self, each.name)[row]) for each in fields(ClockScaling) if each.init))
 
+    def taken(self, rows: Any) -> "ClockScaling":
+        """The scalings of the steps at *rows*, where this one has columns."""
+        return ClockScaling(self.time[rows], self.energy[rows], self.power[rows], self.clock[rows])
+
     def blended(self, other: "ClockScaling", share: float) -> "ClockScaling":
         """The scaling of a step that has this one for a *share* of its time, and the *other* for the rest."""
         rest = 1.0 - share

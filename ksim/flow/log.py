@@ -73,6 +73,11 @@ class Log:
         if len(recent) == _BLOCK:
             self._settle(type(event))
 
+    def extend(self, kind: type[Event], columns: Columns) -> None:
+        """Take in events of a *kind* other than `Stepped`, as columns of (events,) by the names of the fields."""
+        self._settle(kind)
+        self._blocks[kind].append(columns)
+
     def has(self, kind: type[Event]) -> bool:
         """Whether there are events of this *kind*, other than `Stepped`."""
         return bool(self._recent.get(kind) or self._blocks.get(kind))

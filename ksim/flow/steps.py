@@ -233,6 +233,14 @@ class KernelColumns:
         return KernelColumns(kinds=self.kinds, kind=self.kind[rows], shapes=self.shapes.taken(rows),
                              costs=self.costs[rows], **columns)
 
+    def of_kinds(self, kinds: Sequence[int]) -> "KernelColumns":
+        """The same with only those of their kinds that have these numbers, in this order."""
+        if [*kinds] == [*range(len(self.kinds))]:
+            return self
+        numbers = np.zeros(len(self.kinds), np.int32)
+        numbers[kinds] = np.arange(len(kinds))
+        return evolve(self, kinds=[self.kinds[kind] for kind in kinds], kind=numbers[self.kind])
+
     def __len__(self) -> int:
         return len(self.kind)
 
@@ -241,6 +249,12 @@ class KernelColumns:
         kind, numbers = self.kinds[self.kind[row]], {name: float(getattr(self, name)[row]) for name in NUMBERS}
         return KernelCost(kind.label, kind.family, self.costs[row], self.shapes[row], bound=kind.bound,
                           group=kind.group, launch=kind.launch, source=kind.source, sms=kind.sms, **numbers)
+
+
+def distinct(codes: Codes) -> Codes:
+    """The different *codes* in the order in which they come."""
+    found, first = np.unique(codes, return_index=True)
+    return np.asarray(found[first.argsort()])
 
 
 def _joined(columns: Iterable[Floats]) -> Floats:
@@ -392,6 +406,17 @@ class StepColumns:
         places = rows.tolist()
         return StepColumns([self.blocks[row] for row in places], [each.taken(rows) for each in self.batch_kernels],
                            self.costs[rows], [self.launch[row] for row in places], self.launch_seconds[rows])
+
+    def compacted(self) -> "StepColumns":
+        """The same without what no step has of its kernels, as if the others had never been priced with these."""
+        kernels = [each for each in self.batch_kernels if len(each.rows)]
+        found: dict[int, dict[int, int]] = {}  # by list of kinds, which several may share: old and new numbers
+        for each in kernels:
+            numbers = found.setdefault(id(each.kernels.kinds), {})
+            for kind in distinct(each.kernels.kind).tolist():
+                numbers.setdefault(kind, len(numbers))
+        return evolve(self, batch_kernels=[
+            evolve(each, kernels=each.kernels.of_kinds([*found[id(each.kernels.kinds)]])) for each in kernels])
 
     def followed_by(self, kernels: KernelColumns) -> "StepColumns":
         """Each step with one of *kernels* at its end, whose time is certain."""

@@ -81,8 +81,8 @@ def _links(uses: Sequence[Sequence[tuple[int, float]]], capacities: Sequence[flo
     return room, weight, users
 
 
-#: What is told of a link's use: the time, the link, and the bytes/s that flows use from then on.
-OnUse = Callable[[float, int, float], None]
+#: What is told of the use of links: the time, and by link the bytes/s that flows use from then on.
+OnUse = Callable[[float, Mapping[int, float]], None]
 #: A link is left out of account where all its flows together, each as fast as alone, use less than this of it.
 _SLACK = 1 - 1e-9
 
@@ -140,8 +140,8 @@ class Flows:
 
     Rates are worked out for the flows that a change can concern: those that a chain of links joins to it, each link
     one that its flows could fill.  Where several flows start and end at one time, that is done once, by an event at
-    that time; until then, those that share links have their rates from before.  `on_use` is told of each change in the
-    use of a link.
+    that time; until then, those that share links have their rates from before.  `on_use` is told of all changes in the
+    use of links.
     """
 
     def __init__(self, env: simpy.Environment, links: "Links | Capacities", on_use: OnUse | None = None) -> None:
@@ -265,15 +265,19 @@ class Flows:
         """Say how links are used, and wait for the next end; not before the rates of this time are known."""
         if self._stirred:
             return
-        if self._on_use is not None:
-            for link in self._touched:
-                users = self._users.get(link, {})
-                used = sum((weight * flow.rate for flow, weight in users.items()), 0.0)
-                if used != self._used.get(link, 0.0):
-                    self._used[link] = used
-                    self._on_use(self._env.now, link, used)
+        if self._on_use is not None and self._touched:
+            before = self._used
+            changed = {link: used for link in self._touched if (used := self._use(link)) != before.get(link, 0.0)}
+            before.update(changed)
+            if changed:
+                self._on_use(self._env.now, changed)
         self._touched.clear()
         self._arm()
+
+    def _use(self, link: int) -> float:
+        """The bytes/s that flows use of *link*."""
+        users = self._users.get(link)
+        return sum([weight * flow.rate for flow, weight in users.items()], 0.0) if users else 0.0
 
     def _arm(self) -> None:
         """See to it that a timer fires when the next flow ends.  One that is armed already fires, and may be early."""

@@ -343,6 +343,11 @@ class ParquetLog(Log):
                 self.refusals.add(event.reason)
         super().add(event)
 
+    def extend(self, kind: type[Event], columns: Columns) -> None:
+        """Take events of a *kind*; how links are used is not kept."""
+        if kind is not LinkUsed:
+            super().extend(kind, columns)
+
     def record(self, block: StepBlock) -> None:
         """Record consecutive steps of an engine; write if there is much to write."""
         self._write_many()

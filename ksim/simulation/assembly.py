@@ -259,7 +259,10 @@ def _kind(stages: Stages, group: DataParallelGroup | None, collective_flows: "Co
         governed = common["governor"] is not None and common["governor"].governor is not None
         if skips and not governed and all(timer.summarizes for timer in common["timers"]):
             from ksim.engine.stage_recorder import StageRecorder
-            more["recorder"] = StageRecorder(common["number"], common["timers"], common["log"])
+            recorder = more["recorder"] = (group and group.recorder) or StageRecorder(common["log"])
+            recorder.timers[common["number"]] = common["timers"]
+            if group:
+                group.recorder = recorder
         if collective_flows:
             collective_flows.enlist(stages)
             more["collective_flows"] = collective_flows

@@ -42,6 +42,10 @@ class Timer:
     seconds: Seconds
     launch: float = 0.0
 
+    @property
+    def prices(self) -> object:
+        return self
+
     def step_cost(self, batch: Batch, brought: Sequence[int] = ()) -> StepCost:
         seconds = self.seconds(batch) if callable(self.seconds) else self.seconds
         return evolve(timeline(seconds), launch_seconds=self.launch)

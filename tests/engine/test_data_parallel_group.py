@@ -71,6 +71,19 @@ def test_who_has_nothing_to_do_computes_a_dummy():
         assert (last.label, last.seconds) == ("wait_for_ranks", 0.0 if step.batch.tokens else 9.0)
 
 
+def test_each_dummy_costs_what_it_costs_its_engine():
+    """Engines whose links differ price differently; those that price alike have the very same step."""
+    env, log = simpy.Environment(), Log()
+    group = DataParallelGroup(env, 4)
+    seconds = (10.0, 1.0, 2.0, 2.0)
+    engines = [engine(env, log, number, steps=(each,), group=group) for number, each in enumerate(seconds)]
+    engines[0].submit(Request(0, 0.0, 5, 1), lambda: None)
+    env.run()
+    own = [step.step_costs[0] for step in sorted(log.of(Stepped), key=lambda step: step.engine)]
+    assert [[kernel.seconds for kernel in cost] for cost in own] == [[10.0, 0.0], [1.0, 9.0], [2.0, 8.0], [2.0, 8.0]]
+    assert own[2] == own[3]
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_steps_of_an_engine_are_numbered_in_the_order_of_their_rounds(ahead, depth, monkeypatch):

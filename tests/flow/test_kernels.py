@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.steps import KernelColumns, KernelCost, Shapes
+from ksim.flow.steps import KernelColumns, KernelCost, Shapes, distinct
 
 KERNELS = [KernelCost.of("qkv", "gemm", 2.0, joules=3.0, flops=4.0, bytes=5.0, bound="compute", shape="a"),
            KernelCost.of("act", "silu_mul", 1.0, shape="b"),
@@ -15,6 +15,15 @@ KERNELS = [KernelCost.of("qkv", "gemm", 2.0, joules=3.0, flops=4.0, bytes=5.0, b
 def test_kernels_taken_several_times_are_columns_of_so_many(rows):
     taken = KernelColumns.of(KERNELS).taken(np.array(rows, dtype=np.int64))
     assert [taken[row] for row in range(len(taken))] == [KERNELS[row] for row in rows]
+
+
+@given(st.lists(st.integers(0, len(KERNELS) - 1)))
+def test_kinds_are_left_as_if_others_had_never_been_there(rows):
+    """In the order in which they come."""
+    taken = KernelColumns.of(KERNELS).taken(np.array(rows, dtype=np.int64))
+    left, alone = taken.of_kinds(distinct(taken.kind).tolist()), KernelColumns.of([KERNELS[row] for row in rows])
+    assert (left.kinds, left.kind.tolist()) == (alone.kinds, alone.kind.tolist())
+    assert [left[row] for row in range(len(left))] == [KERNELS[row] for row in rows]
 
 
 @given(st.lists(st.lists(st.integers(0, len(KERNELS) - 1)), max_size=4))

@@ -2,13 +2,14 @@
 
 from unittest import mock
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow import log as module
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
-from ksim.flow.events import Admitted, Arrived, Finished, Rejected, StepBlock, Stepped
+from ksim.flow.events import Admitted, Arrived, Finished, LinkUsed, Rejected, StepBlock, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost
@@ -28,6 +29,14 @@ def test_events_of_a_kind_are_told_by_time_and_else_as_they_came(times, block):
     with mock.patch.object(module, "_BLOCK", block):
         log = Log([], events)
     assert list(log.of(Admitted)) == sorted(events, key=lambda event: event.time)
+
+
+def test_events_that_come_as_columns_are_told_with_those_that_come_one_by_one():
+    log = Log([], [LinkUsed(2.0, 0, 5.0)])
+    log.extend(LinkUsed, {"time": np.array([1.0, 2.0]), "link": np.array([4, 3]), "rate": np.array([7.0, 0.0])})
+    log.add(LinkUsed(2.0, 1, 6.0))
+    assert list(log.of(LinkUsed)) == [LinkUsed(1.0, 4, 7.0), LinkUsed(2.0, 0, 5.0), LinkUsed(2.0, 3, 0.0),
+                                      LinkUsed(2.0, 1, 6.0)]
 
 
 def test_events_come_back_as_they_were():

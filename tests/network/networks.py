@@ -35,7 +35,8 @@ class Watched:
         self.env = simpy.Environment()
         self.capacities = capacities
         self.used: list[tuple[float, int, float]] = []
-        self.flows = Flows(self.env, PlainLinks(capacities), lambda *use: self.used.append(use))
+        self.flows = Flows(self.env, PlainLinks(capacities), lambda now, rates: self.used.extend(
+            (now, link, rate) for link, rate in rates.items()))
         self.all: list[Flow] = []
         #: After all that happens at a time: the time, and the rates of the flows that are on their way.
         self.rates: list[tuple[float, dict[Flow, float]]] = []

@@ -145,6 +145,10 @@ class LatentLayer:
         """The kernels that compute each of *batches*, each of which has something for it."""
         return KernelSweep.of(self.kernel(self.columns(batches)))
 
+    def amounts(self, batches: Batches) -> Any:
+        """How many sequences each of *batches* has for it, (batches,)."""
+        return batches.chunks.sums(np.ones_like(batches.chunks.new)) if self._phase == "prompts" else batches.decodes
+
     def columns(self, batches: Batches) -> Sequence[Any]:
         """Its `COUNTS` over each of *batches*."""
         chunks, none = batches.chunks, np.zeros(len(batches), dtype=np.int64)

@@ -288,16 +288,27 @@ class Profiled:
         return None
 
     def _side_by_side(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
-        """Memory-bound kernels in one go, or each kind by itself where their efficiencies cannot be stacked."""
+        """Memory-bound kernels in one go, or apart those whose efficiencies cannot be stacked."""
         rows, kinds = _numbered(kernels)
         answers = self._in_one(family, kinds, rows, family.columns(kernels, gpu), gpu)
         if answers is not None:
             return answers
         if len(kinds) == 1:
             return _by_waves(kernels, gpu)
-        places = [np.flatnonzero(rows == row).tolist() for row in range(len(kinds))]
+        company: dict[int, list[int]] = {}
+        numbers = [*self._company(family, kinds, gpu)]
+        for place, row in enumerate(rows.tolist()):
+            company.setdefault(numbers[row], []).append(place)
+        places = [*company.values()]
         apart = [self._side_by_side(family, [kernels[i] for i in some], gpu) for some in places]
         return Estimates.joined(apart, places)
+
+    def _company(self, family: Family, kinds: Sequence[Kernel], gpu: Gpu) -> Iterator[int]:
+        """For each of *kinds* a number: that of those which stack together, or its own."""
+        together: dict[object, int] = {}
+        for number, kind in enumerate(kinds):
+            stack = self._stack(family, [kind], gpu)[1]
+            yield together.setdefault((stack.place, stack.others > 0) if stack is not None else number, number)
 
     def _in_one(self, family: Family, kinds: Sequence[Kernel], rows: NDArray[np.intp], shapes: Shapes,
                 gpu: Gpu) -> Estimates | None:
