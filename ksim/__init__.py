@@ -123,6 +123,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
 #: The only rooms that may import each third-party library.
 FENCES: dict[str, set[str]] = {
     "simpy": {"network", "kv.transfer", "kv.offload", "engine", "cluster", "simulation"},
+    "networkx": {"network"},
     "matplotlib": {"views"},
     "PIL": {"views"},
     "pyarrow": {"foundation", "calibration", "results", "views", "study", "views.page"},

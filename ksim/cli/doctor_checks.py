@@ -15,9 +15,9 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import DISTRIBUTION, installing
 
 #: What ksim needs, and from which version on, as pyproject.toml says.
-NEEDED = {"attrs": "23.2", "cattrs": "24.1", "matplotlib": "3.8", "numpy": "1.26", "plotly": "6.0", "pyarrow": "15",
-          "pyyaml": "6.0", "rich": "13.7", "simpy": "4.1", "sortedcontainers": "2.4", "tomli-w": "1.0",
-          "typer": "0.12"}
+NEEDED = {"attrs": "23.2", "cattrs": "24.1", "matplotlib": "3.8", "networkx": "3.2", "numpy": "1.26", "plotly": "6.0",
+          "pyarrow": "15", "pyyaml": "6.0", "rich": "13.7", "simpy": "4.1", "sortedcontainers": "2.4",
+          "tomli-w": "1.0", "typer": "0.12"}
 #: What each extra of ksim brings, and what that is for.
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "server": (("httptools", "msgspec", "prometheus-client", "pyzmq", "starlette", "uvicorn", "uvloop"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from math import ulp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import simpy
 from attrs import define, evolve, field, frozen
@@ -28,83 +28,52 @@ from ksim.network.links import BY_CHANNEL, Links, Protocol, interval_factors
 from ksim.network.routes import ANY, Hop, Route
 from ksim.specs.hardware import Link, System
 
-#: The two ends of a link: a GPU's number, or the name of a switch or NIC.
-Edge = tuple[object, object]
+if TYPE_CHECKING:
+    import networkx as nx
 
 
-@frozen
-class FabricLink:
-    """A link, one way: its `kind` (nvlink, pcie, network), its `peak` in bytes/s, and the `bandwidth` that NCCL reaches
-    of it.
+def fabric(system: System) -> "nx.DiGraph":
+    """Wire *system*: GPUs, numbered node by node, to their switch or sockets, and through NICs to the network.
 
-    Links with a `pool` share their load with the others of that pool, which is of a `node`.
+    Edges have a `kind` (nvlink, pcie, network), their `peak` in bytes/s one way and the `bandwidth` that NCCL reaches
+    of it.  Edges with a `pool` share their load with the others of that pool: NCCL runs as many rings as a node has
+    NICs, so what leaves a node leaves by the NICs of all its GPUs in the group, and comes in by all.
     """
+    import networkx as nx
 
-    kind: str
-    peak: float
-    bandwidth: float
-    pool: str = ""
-    node: int = 0
-
-
-@frozen(eq=False)
-class Fabric:
-    """The GPUs, switches and NICs of a system, joined by `links`, each from one end to the other."""
-
-    links: dict[Edge, FabricLink] = field(factory=dict)
-    _ways: dict[object, list[object]] = field(factory=dict)
-    #: By GPU: for each other point the one before it on the way there.
-    _before: dict[int, dict[object, object]] = field(factory=dict)
-
-    @classmethod
-    def of(cls, system: System) -> "Fabric":
-        """Wire *system*: GPUs, numbered node by node, to their switch or sockets, and through NICs to the network.
-
-        NCCL runs as many rings as a node has NICs, so what leaves a node leaves by the NICs of all its GPUs in the
-        group, and comes in by all: they are pools.
-        """
-        fabric, per_socket = cls(), system.gpus_per_node // system.sockets
-        for gpu in range(system.gpus):
-            node, slot = divmod(gpu, system.gpus_per_node)
-            hub = f"node{node}.{'switch' if system.interconnect == 'nvlink' else f'socket{slot // per_socket}'}"
-            fabric._join(gpu, hub, system.inside, system.interconnect)
-            if system.network is not None and system.nodes > 1:
-                # A NIC of its own for each GPU: GPUDirect traffic does not share the hub.
-                fabric._join(gpu, f"nic{gpu}", Link(system.network.bandwidth), "network", "nics", node)
-                fabric._join(f"nic{gpu}", "network", system.network, "network", "ports", node)
-        if system.between_sockets is not None:
-            for node in range(system.nodes):
-                for socket in range(1, system.sockets):
-                    fabric._join(f"node{node}.socket{socket - 1}", f"node{node}.socket{socket}",
-                                 system.between_sockets, "pcie")
-        return fabric
-
-    def _join(self, a: object, b: object, link: Link, kind: str, pool: str = "", node: int = 0) -> None:
-        for source, target, way in ((a, b, "out"), (b, a, "in")):
-            self.links[source, target] = FabricLink(kind, link.bandwidth, link.bandwidth * link.efficiency,
-                                                    pool and f"{pool} {way} {node}", node)
-            self._ways.setdefault(source, []).append(target)
-
-    def path(self, source: int, target: int) -> list[Edge]:
-        """The links that a message passes from one GPU to another."""
-        if source not in self._before:
-            self._before[source] = self._nearest(source)
-        before, points = self._before[source], list[object]([target])
-        while points[-1] != source:
-            points.append(before[points[-1]])
-        return list(pairwise(reversed(points)))
-
-    def _nearest(self, source: int) -> dict[object, object]:
-        """For each point the one before it on a shortest way from *source*."""
-        before, reached = dict[object, object]({source: source}), list[object]([source])
-        for point in reached:
-            for way in self._ways[point]:
-                if way not in before:
-                    before[way] = point
-                    reached.append(way)
-        return before
+    graph = nx.DiGraph()
+    per_socket = system.gpus_per_node // system.sockets
+    for gpu in range(system.gpus):
+        node, slot = divmod(gpu, system.gpus_per_node)
+        graph.add_node(gpu, node=node)
+        hub = f"node{node}.{'switch' if system.interconnect == 'nvlink' else f'socket{slot // per_socket}'}"
+        _connect(graph, gpu, hub, system.inside, system.interconnect)
+        if system.network is not None and system.nodes > 1:
+            # A NIC of its own for each GPU: GPUDirect traffic does not share the hub.
+            _connect(graph, gpu, f"nic{gpu}", Link(system.network.bandwidth), "network", "nics", node)
+            _connect(graph, f"nic{gpu}", "network", system.network, "network", "ports", node)
+    if system.between_sockets is not None:
+        for node in range(system.nodes):
+            for socket in range(1, system.sockets):
+                _connect(graph, f"node{node}.socket{socket - 1}", f"node{node}.socket{socket}",
+                         system.between_sockets, "pcie")
+    return graph
 
 
+def _connect(graph: "nx.DiGraph", a: object, b: object, link: Link, kind: str, pool: str = "", node: int = 0) -> None:
+    for source, target, way in ((a, b, "out"), (b, a, "in")):
+        graph.add_edge(source, target, bandwidth=link.bandwidth * link.efficiency, peak=link.bandwidth, kind=kind,
+                       pool=pool and f"{pool} {way} {node}", node=node)
+
+
+def path(graph: "nx.DiGraph", source: int, target: int) -> list[tuple[object, object]]:
+    """The links that a message passes from one GPU to another."""
+    import networkx as nx
+
+    return list(pairwise(nx.shortest_path(graph, source, target)))
+
+
+Edge = tuple[object, object]
 #: Pieces that pass each link.
 Load = dict[Edge, float]
 
@@ -143,9 +112,9 @@ class Network:
     _seconds: dict[tuple[Collective, tuple[int, ...]], float] = field(factory=dict)
 
     @cached_property
-    def fabric(self) -> Fabric:
-        """The links between GPUs."""
-        return Fabric.of(self.system)
+    def graph(self) -> "nx.DiGraph":
+        """The graph of GPUs, switches and links."""
+        return fabric(self.system)
 
     def seconds(self, collective: Collective, ranks: Sequence[int]) -> float:
         """Seconds for which *collective* keeps *ranks* busy once all of them are there."""
@@ -205,7 +174,7 @@ class Network:
 
     def _all_routes(self, name: str, kind: str, ranks: tuple[int, ...], fanout: Fanout | None) -> list[Route]:
         played = self.played(name, kind, ranks, fanout)
-        links = {self.fabric.links[edge].kind for round_ in played.rounds for t in round_
+        links = {self.graph.edges[edge]["kind"] for round_ in played.rounds for t in round_
                  for edge in self._path(t.source, t.target)}
         protocols = [self.measured.get(protocol.name, protocol) for protocol in self.algorithms[name].protocols
                      if protocol.kind in ("", kind)]
@@ -246,14 +215,14 @@ class Network:
         shares = {link: timing.reached(kind, ranks) for link, timing in protocol.links.items()}
         hops = []
         for transfer in round_:
-            path = [(load[edge] / ranks, self.fabric.links[edge])
+            path = [(load[edge] / ranks, self.graph.edges[edge])
                     for edge in self._path(transfer.source, transfer.target)]
-            timings = [protocol.links[link.kind] for _, link in path]
+            timings = [protocol.links[link["kind"]] for _, link in path]
             hops.append(Hop(
                 transfer.source, transfer.target,
                 max(timing.hop + timing.peer * (peers[transfer.source] - 1) for timing in timings),
-                max(pieces / (link.bandwidth * shares[link.kind]) for pieces, link in path),
-                max(pieces / link.peak for pieces, link in path), path[0][0], len(transfer.pieces) / ranks))
+                max(pieces / (link["bandwidth"] * shares[link["kind"]]) for pieces, link in path),
+                max(pieces / link["peak"] for pieces, link in path), path[0][0], len(transfer.pieces) / ranks))
         return tuple(hops)
 
     def _load(self, round_: Round, ranks: tuple[int, ...], merging: bool, crossing: float = 1.0) -> Load:
@@ -266,14 +235,14 @@ class Network:
             for edge in self._path(transfer.source, transfer.target):
                 passing.setdefault(edge, []).extend(transfer.pieces)
         load = {edge: float(len(set(pieces) if merging else pieces)) * (
-            crossing if self.fabric.links[edge].kind == "network" else 1.0) for edge, pieces in passing.items()}
+            crossing if self.graph.edges[edge]["kind"] == "network" else 1.0) for edge, pieces in passing.items()}
         pools: dict[str, list[Edge]] = {}
         for edge in load:
-            pools.setdefault(self.fabric.links[edge].pool, []).append(edge)
-        gpus = Counter(map(self._node, ranks))
+            pools.setdefault(self.graph.edges[edge]["pool"], []).append(edge)
+        gpus = Counter(self.graph.nodes[rank]["node"] for rank in ranks)
         for pool, edges in pools.items():
             if pool:
-                share = sum(load[edge] for edge in edges) / gpus[self.fabric.links[edges[0]].node]
+                share = sum(load[edge] for edge in edges) / gpus[self.graph.edges[edges[0]]["node"]]
                 load.update(dict.fromkeys(edges, share))
         return load
 
@@ -297,7 +266,7 @@ class Network:
     def _path(self, source: int, target: int) -> list[Edge]:
         key = (source, target)
         if key not in self._paths:
-            self._paths[key] = self.fabric.path(source, target)
+            self._paths[key] = path(self.graph, source, target)
         return self._paths[key]
 
 

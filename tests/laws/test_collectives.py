@@ -140,32 +140,30 @@ def test_no_time_is_below_what_the_links_allow(group):
         return
     least = (MERGED if merging(name) else LEAST)[message.kind](len(ranks)) * message.bytes
     for rank in ranks:
-        assert seconds >= least / sum(link.bandwidth for (source, _), link in alone.fabric.links.items()
-                                                        if source == rank)
-    carried = loads(alone, name, message, ranks)
+        assert seconds >= least / sum(edge["bandwidth"] for _, _, edge in alone.graph.out_edges(rank, data=True))
+    carried = loads(alone.graph, name, message, ranks)
     for edge, load in carried.items():
-        assert seconds >= load / alone.fabric.links[edge].bandwidth * (1 - 1e-9), edge
+        assert seconds >= load / alone.graph.edges[edge]["bandwidth"] * (1 - 1e-9), edge
 
 
 def merging(name: str) -> bool:
     return any(protocol.merging for protocol in algorithm(name).protocols)
 
 
-def loads(alone: Network, name: str, message: Collective, ranks: list[int]) -> Counter[tuple[object, object]]:
+def loads(graph: nx.DiGraph, name: str, message: Collective, ranks: list[int]) -> Counter[tuple[object, object]]:
     """Bytes that the algorithm puts on each link; NICs of a node's GPUs in the group bear equal parts."""
     carried: Counter[tuple[object, object]] = Counter()
-    links, size = alone.fabric.links, alone.system.gpus_per_node
-    graph = nx.DiGraph(links.keys())
-    for round_ in rounds(name, message.kind, ranks, size):
+    gpus_of_a_node = sum(data == graph.nodes[0]["node"] for _, data in graph.nodes(data="node"))
+    for round_ in rounds(name, message.kind, ranks, gpus_of_a_node):
         copies = Counter((edge, piece) for transfer in round_ for piece in transfer.pieces
                          for edge in pairwise(nx.shortest_path(graph, transfer.source, transfer.target)))
         for (edge, _), count in copies.items():
             carried[edge] += (1 if merging(name) else count) * message.bytes / len(ranks)
-    gpus = Counter(rank // size for rank in ranks)
+    gpus = Counter(graph.nodes[rank]["node"] for rank in ranks)
     pooled: Counter[str] = Counter()
     for edge, load in carried.items():
-        pooled[links[edge].pool] += load
-    return Counter({edge: pooled[link.pool] / gpus[link.node] if (link := links[edge]).pool else load
+        pooled[graph.edges[edge]["pool"]] += load
+    return Counter({edge: pooled[link["pool"]] / gpus[link["node"]] if (link := graph.edges[edge])["pool"] else load
                     for edge, load in carried.items()})
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.network.links import Links
-from ksim.network.network import Fabric
+from ksim.network.network import fabric, path
 from ksim.network.routes import DISK, KINDS, Machines
 from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Leaf, Pcie, Storage
@@ -71,11 +71,11 @@ def test_capacities_are_what_is_reached_of_line_rates(name, capacity, peak):
 @pytest.mark.parametrize("name", catalog.entries("systems"))
 def test_flows_and_prices_of_collectives_count_on_the_same_links(name):
     """But for PCIe, of which copies reach another share than NCCL."""
-    links, fabric = Links.of([machines(name, 2)]), Fabric.of(system(name, 2))
+    links, graph = Links.of([machines(name, 2)]), fabric(system(name, 2))
     size = system(name).gpus_per_node
     for target in (1, size - 1, size, 2 * size - 1):
         passed = {(links.kinds[link], links.capacities[link]) for link in links.path("gpu0", f"gpu{target}")}
-        priced = {(fabric.links[edge].kind, fabric.links[edge].bandwidth) for edge in fabric.path(0, target)}
+        priced = {(graph.edges[edge]["kind"], graph.edges[edge]["bandwidth"]) for edge in path(graph, 0, target)}
         flows = {capacity for kind, capacity in passed if kind in ("nvlink", "nic", "sockets")}
         between = {rate for kind, rate in priced if kind != "pcie" or rate == links_between(name)}
         assert flows == {rate for rate in between if rate != system(name).network.bandwidth}, target

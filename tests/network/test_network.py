@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import networkx as nx
 import pytest
 from attrs import evolve, frozen
 
@@ -9,7 +10,7 @@ from ksim.compute.graph import Collective, Fanout
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.network.collectives import Transfer
 from ksim.network.links import FITTED, NCCL, UNFITTED, Protocol, measured
-from ksim.network.network import Fabric, Network
+from ksim.network.network import Network, fabric
 from ksim.specs.hardware import Leaf, Link, Pcie, Storage, System, Timing, Transport
 from tests.cost.toys import network, system
 
@@ -30,14 +31,14 @@ def over(link: str, protocol: str) -> Timing:
     ("pcie-l40s", 3, 3 * (8 + 2 + 8) + 1, 2 * 3 * (8 + 1 + 8 + 8)),
 ])
 def test_points_and_edges_of_a_system(name, nodes, points, edges):
-    links = Fabric.of(system(name, nodes)).links
-    assert (len({end for edge in links for end in edge}), len(links)) == (points, edges)
+    graph = fabric(system(name, nodes))
+    assert (len(graph.nodes), len(graph.edges)) == (points, edges)
 
 
 def bandwidth(name: str, source: int, target: int, nodes: int = 1) -> float:
     """Bytes/s of the narrowest link on the way."""
-    fabric = Fabric.of(system(name, nodes))
-    return min(fabric.links[edge].bandwidth for edge in fabric.path(source, target))
+    graph = fabric(system(name, nodes))
+    return min(graph.edges[edge]["bandwidth"] for edge in pairwise(nx.shortest_path(graph, source, target)))
 
 
 def test_a_ring_over_many_nodes_is_worked_out_once():
