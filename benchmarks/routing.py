@@ -74,7 +74,7 @@ def _choices(router: str) -> Figures:
     from ksim.simulation.fleet import Fleet
 
     made = Scenario.of(scenario(router, 400))
-    cluster = build(Fleet.of(made), Horizon(), Log(), lambda: None)
+    (cluster,) = build(Fleet.of(made), Horizon(), Log(), lambda: None).parts
     requests, sight = cycle([*made.workload.requests(0)]), cluster.sight
     spent, moment = [], 0.0
     for _ in range(CHOICES):

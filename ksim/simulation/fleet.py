@@ -239,11 +239,11 @@ def _shared_places(scenario: Scenario, deployments: Mapping[str, Deployment], un
             taken[first:first + wide[name]] += 1
     for name in deployments:
         for _ in range((scenario.pools[name].places - counts[name]) * each[name]):
-            first = _least_taken(taken, found[name], wide[name], system.gpus_per_node)
-            if first is None:
+            place = _least_taken(taken, found[name], wide[name], system.gpus_per_node)
+            if place is None:
                 return None
-            found[name].append(first)
-            taken[first:first + wide[name]] += 1
+            found[name].append(place)
+            taken[place:place + wide[name]] += 1
     return {name: [first + engine * made.serve.gpus for first in found[name] for engine in range(units[name])]
             for name, made in deployments.items()}
 

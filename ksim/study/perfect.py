@@ -8,7 +8,7 @@ schedule that is offered has thus been simulated, with its start-ups and drains.
 which is not proven to be the cheapest that there is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -144,12 +144,12 @@ class Search:
 
     def play(self, scenarios: Sequence[Scenario]) -> list[ScaledRun]:
         """Runs of *scenarios*, whose pools are those that are searched."""
-        def results() -> Iterable[tuple[int, ScaledRun]]:
+        def results() -> Iterator[tuple[int, ScaledRun]]:
             for ended in self.workers.run(partial(run, self.pools), scenarios):
                 self.told()
                 yield ended
 
-        return in_order(iter(results()), len(scenarios))  # type: ignore[arg-type]
+        return in_order(results(), len(scenarios))
 
     def scheduled(self, sizes: Sizes) -> Scenario:
         """The scenario with *sizes*, each replica asked for as long before its slot as it takes to start."""

@@ -85,7 +85,8 @@ class EstimatedFleet:
         if len(states) == 1:
             return states[0]
         start, token = (np.full((len(rates), 1), value) for value in transfer(*(one.family for one in self.priced)))
-        return SteadyApart(*states, start, token)
+        filling, decoding = states
+        return SteadyApart(filling, decoding, start, token)
 
     def highest_rate(self, load: LoadSample, targets: Sequence[Target]) -> float:
         """The highest rate, in requests/s or sessions/s, that keeps *targets*; or 0.0."""
