@@ -27,6 +27,7 @@ OPTIONS = {
                           ("prefill", "decode")),
     "hpa": ({"maxReplicas": 20, "metrics": [WAITING], "behavior": {}}, ("pool",)),
     "keda": ({"triggers": [TRIGGER], "maxReplicaCount": 20}, ("pool",)),
+    "perfect": ({"sizes": {"a": [[0.0, 2], [30.0, 9]], "b": [[5.0, 1]]}, "interval": "5 s"}, ("a", "b")),
     "schedule": ({"replicas": 3, "periods": [{"start": "0 8 * * *", "end": "0 18 * * *", "replicas": 9}]}, ("a", "b")),
     "wva": ({"analyzerName": "saturation"}, ("a", "b")),
 }
