@@ -21,7 +21,7 @@ test: $(TESTABLE)
 test-fast: $(TESTABLE)
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not explore"
 
-# What the suite tries the same each time, with other seeds and 8 times the examples, and random scenarios: at most 20
+# What the suite tries the same each time, with other seeds and 12 times the examples, and random scenarios: at most 20
 # minutes on two cores.  TIMES=4 tries four times as much; SEED says which seeds, those of the scenarios from that on.
 TIMES ?= 1
 SEED ?= $(shell date +%s)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 TIMES = float(os.environ.get("KSIM_EXPLORE", "0"))
 EXPLORING = TIMES > 0
 #: How many of the examples that a property asks for it gets.
-SHARE = TIMES if EXPLORING else 1 / 8
+SHARE = TIMES if EXPLORING else 1 / 12
 
 
 def load_profile() -> None:

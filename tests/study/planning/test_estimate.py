@@ -23,7 +23,7 @@ TTFT, TPOT, E2EL = (Target.parse(f"{name}:mean:1s") for name in ("ttft", "tpot",
 
 def scenario(rate, **changes):
     table = {"model": "llama-3.2-1b", "gpu": "h100", "serve": {"max_model_len": 4096},
-             "workload": {"synthetic": {"count": 600, "arrivals": {"process": "poisson", "rate": rate},
+             "workload": {"synthetic": {"count": 300, "arrivals": {"process": "poisson", "rate": rate},
                                         "prompt": {"kind": "lognormal", "median": 600, "sigma": 0.6},
                                         "output": {"kind": "lognormal", "median": 80, "sigma": 0.6},
                                         "max_tokens": 4000}}}
@@ -31,7 +31,7 @@ def scenario(rate, **changes):
 
 
 def load_of(asked):
-    drawn = [*islice(asked.workload.requests(asked.seed), 600)]
+    drawn = [*islice(asked.workload.requests(asked.seed), 300)]
     prompts, outputs = (np.array([getattr(request, name) for request in drawn], float) for name in ("prompt", "output"))
     return LoadSample(prompts, np.zeros(len(drawn)), outputs)
 
