@@ -20,7 +20,7 @@ from ksim.scenario.scenario import Scenario
 from tests.properties import examples
 from tests.scenario.tables import TABLE
 
-MIXTURES = [
+MIXTURES: list[tuple[str, dict[str, object]]] = [
     ("qwen3-30b-a3b", {"data_parallel_size": 4}), ("deepseek-v2-lite", {"tensor_parallel_size": 2}),
     ("deepseek-v3", {"data_parallel_size": 8, "enable_expert_parallel": True, "all2all_backend": "deepep_low_latency"}),
     ("gpt-oss-20b", {"data_parallel_size": 2, "tensor_parallel_size": 2, "enable_expert_parallel": True})]
