@@ -9,8 +9,8 @@ from attrs import define, field
 
 from ksim.cost.step import Timer
 from ksim.engine.engine import PendingStep
-from ksim.engine.observer import ENOUGH
-from ksim.flow.batch import Batches
+from ksim.engine.observer import ENOUGH, RESOLUTION, last_logged
+from ksim.flow.batch import Batch, Batches
 from ksim.flow.costs import ClockScaling, Costs
 from ksim.flow.events import StepBlock
 from ksim.flow.log import Log
@@ -33,6 +33,14 @@ class StageRecorder:
     timers: Sequence[Timer]
     log: Log
     _steps: list[tuple[PendingStep, float, float]] = field(factory=list, init=False)
+    _logged: StepBlock | None = field(default=None, init=False)  # the steps that were logged last
+
+    def last_pass(self, now: float) -> tuple[Batch, float] | None:
+        """The batch and the seconds of the last pass that was taken in by *now*; None where it is not known."""
+        for work, _, taken in reversed(self._steps):
+            if taken <= now + RESOLUTION and work.in_flight is not None:
+                return work.batch, work.in_flight.end - work.in_flight.start
+        return last_logged(self._logged, now)
 
     def add(self, work: PendingStep, time: float, taken: float) -> None:
         """Note the step of *work*, the next one of the engine: its tokens were taken in, and users have them."""
@@ -48,12 +56,13 @@ class StageRecorder:
         self._steps = []
         scheduled, prepared, start, end = np.array([*map(_WORK, steps)], np.float64).T.copy()
         waiting, running, blocks = np.array([*map(_COUNTS, steps)], np.int64).T.copy()
-        self.log.record(StepBlock(
+        self._logged = StepBlock(
             engine=self.number, first=steps[0].index, time=np.array(time), scheduled=scheduled, prepared=prepared,
             start=start, end=end, taken=np.array(taken), batches=Batches.of([step.batch for step in steps]),
             waiting=waiting, running=running, blocks=blocks, costs=self._costs(steps), scalings=[
                 ClockScaling.of([step.in_flight.scalings[stage] for step in steps])
-                for stage in range(len(self.timers))]))
+                for stage in range(len(self.timers))])
+        self.log.record(self._logged)
 
     def _costs(self, steps: Sequence[Any]) -> list[StepColumns]:
         """The costs of *steps*, stage by stage, with what the last stages waited for other ranks."""

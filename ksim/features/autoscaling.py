@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from ksim.autoscaling import EngineLimits, PoolView
 from ksim.autoscaling.kubernetes import Termination
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.replicas import GONE, READY, Replica, ScaledPool
@@ -224,6 +225,14 @@ def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, tuple[Scale
             replica.rivals = [*dict.fromkeys([*replica.rivals, *(one for one in together if one is not replica)])]
 
 
+def _kind(pool: EnginePool) -> PoolView:
+    """What autoscalers know of *pool* that does not change."""
+    serve = pool.deployment.serve
+    blocks = pool.deployment.kv_blocks * serve.block_size
+    return PoolView(0, gpus=serve.gpus * serve.data_parallel_size, gpu=pool.deployment.gpu.name, limits=EngineLimits(
+        serve.max_num_batched_tokens, serve.max_num_seqs, blocks, serve.max_model_len))
+
+
 class AutoscalingFeature(WiredFeature):
     """Pools with an autoscaler of their own, or of the scenario."""
 
@@ -266,8 +275,7 @@ class AutoscalingFeature(WiredFeature):
         cluster.enter = life.enter
         assert cluster.gateway is not None, "requests wait there while no replica is ready"
         make = partial(Scaler, cluster=cluster, tally=cluster.gateway.scaler, views=views,
-                       gpus={pool.name: pool.deployment.serve.gpus * pool.deployment.serve.data_parallel_size
-                             for pool in fleet})
+                       kinds={pool.name: _kind(pool) for pool in fleet})
         for name, made in pools.items():
             if (update := ends[name].rolling_update).at is not None:
                 running.env.call_at(update.at, partial(made.update, update.max_surge, update.max_unavailable))
