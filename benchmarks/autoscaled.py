@@ -5,7 +5,7 @@ docs/evidence/accuracy.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -261,10 +261,10 @@ def error(found: float, measured: float) -> float:
 
 def compared(found: float, measured: float, goal: float = inf) -> str:
     """What was measured, what is simulated, and the error; bold beyond its *goal*."""
-    if measured != measured:
+    if isnan(measured):
         return "-"
     off = error(found, measured)
-    said = "" if off != off else f", **{off:+.0f} %**" if abs(off) > goal else f", {off:+.0f} %"
+    said = "" if isnan(off) else f", **{off:+.0f} %**" if abs(off) > goal else f", {off:+.0f} %"
     return f"{measured:.4g}, {found:.3g}{said}"
 
 

@@ -115,7 +115,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "cost": (13, 3_400, 7), "calibration": (30, 4_600, 4), "kv.cache": (10, 3_200, 9), "scheduling": (36, 6_300, 21),
     "kv.transfer": (6, 1_100, 4), "kv.offload": (19, 3_400, 4), "engine": (18, 4_000, 15), "cluster": (41, 5_600, 8),
     "autoscaling": (18, 3_700, 13),
-    "features": (15, 2_400, 2), "results": (17, 5_600, 11), "views": (20, 5_100, 13), "scenario": (19, 4_700, 15),
+    "features": (15, 2_500, 2), "results": (17, 5_600, 11), "views": (20, 5_100, 13), "scenario": (19, 4_700, 15),
     "simulation": (7, 1_400, 6), "validation": (26, 4_700, 6), "testing": (19, 2_700, 2), "study": (43, 9_500, 14),
     "views.page": (16, 2_300, 1), "server": (27, 6_200, 4), "deploy": (36, 7_400, 5), "cli": (29, 6_600, 0),
 }
