@@ -113,8 +113,6 @@ _STEPPED = (
     (1000, 250, (4, 6, 8, 10), 0.75, (65, Outcome(1.00, 1, 0.10, errors=1)), (95, Outcome(1.70, 2, 0.09, errors=0))),
     (1000, 250, (10, 12, 14, 16), 0.75, (99, Outcome(1.00, 1, 0.17, errors=0)),
      (95, Outcome(2.46, 4, 0.13, errors=21))),
-    (1000, 250, (16, 24, 32, 40), 0.75, (90, Outcome(3.37, 10, 53.27, errors=252)),
-     (90, Outcome(4.56, 10, 0.30, errors=30))),
 )
 
 
@@ -265,7 +263,12 @@ def compared(found: float, measured: float, goal: float = inf) -> str:
         return "-"
     off = error(found, measured)
     said = "" if isnan(off) else f", **{off:+.0f} %**" if abs(off) > goal else f", {off:+.0f} %"
-    return f"{measured:.4g}, {found:.3g}{said}"
+    return f"{figure(measured, 4)}, {figure(found, 3)}{said}"
+
+
+def figure(value: float, digits: int) -> str:
+    """*value* with so many *digits*."""
+    return f"{float(f'{value:.{digits}g}'):,g}"
 
 
 def row(run: FleetRun, found: Outcome) -> tuple[str, ...]:

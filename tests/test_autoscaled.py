@@ -24,6 +24,7 @@ def test_replicas_count_while_they_are_ready(lives, end, mean, most):
 def test_cells_say_what_is_beyond_the_goal():
     assert compared(2.0, 4.0, 20.0) == "4, 2, **-50 %**" and compared(4.4, 4.0, 20.0) == "4, 4.4, +10 %"
     assert compared(3.0, float("nan")) == "-" and compared(0.0, 0.0) == "0, 0"
+    assert compared(7086.0, 6110.0) == "6,110, 7,090, +16 %"
 
 
 def test_orders_are_by_replicas():
