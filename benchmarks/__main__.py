@@ -13,6 +13,7 @@ from benchmarks import (
     caches,
     capacity_coverage,
     capacity_crn,
+    cold_starts,
     detail,
     flows,
     gallery,
@@ -36,7 +37,7 @@ from benchmarks.yardstick import STANDARD, microseconds
 PAGE = Path("docs/evidence/speed.md")
 #: The page of parts whose tables are in another.
 ELSEWHERE = {name: Path("docs/evidence/accuracy.md")
-             for name in ("autoscaled", "capacity_coverage", "capacity_crn", "planning")}
+             for name in ("autoscaled", "cold_starts", "capacity_coverage", "capacity_crn", "planning")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
@@ -46,6 +47,7 @@ PARTS: dict[str, Callable[[], Findings]] = {
     "sweeps": sweeps.findings, "page": page.findings,
     "gallery": gallery.findings, "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
     "planning": planning.findings, "autoscaled": autoscaled.findings,
+    "cold_starts": cold_starts.findings,
 }
 
 

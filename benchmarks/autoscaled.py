@@ -158,15 +158,16 @@ def bursty() -> Iterator[FleetRun]:
 
 def loaded() -> Iterator[FleetRun]:
     """Ten minutes at 20 requests/s, of which at most 512 are under way."""
-    hpa = {"name": "hpa", "minReplicas": 1, "maxReplicas": 10, "behavior": _SLOW, "metrics": [
+    hpa: dict[str, Any] = {"name": "hpa", "minReplicas": 1, "maxReplicas": 10, "behavior": _SLOW, "metrics": [
         {"type": "External", "external": {"metric": {"name": name}, "target": {
             "type": "Value" if name.endswith("utilization") else "AverageValue",
             **({"value": target} if name.endswith("utilization") else {"averageValue": target})}}}
         for name, target in _POOL.items()]}
     for prompt, output, *legs in _LOADED:
         # Without flow control nothing is refused, and those that come later are never sent.
-        ways = {"WVA": (_WVA_1, "queue_limit", 600), "HPA": (hpa, "none", 60),
-                "KEDA": (keda(10, _SLOW, **_POOL), "none", 60)}
+        ways: dict[str, tuple[dict[str, Any], str, int]] = {
+            "WVA": (_WVA_1, "queue_limit", 600), "HPA": (hpa, "none", 60),
+            "KEDA": (keda(10, _SLOW, **_POOL), "none", 60)}
         group = f"Qwen3-32B, {prompt}/{output} at 20"
         for (name, (scaler, control, seconds)), (startup, measured) in zip(ways.items(), legs, strict=True):
             workload = {**load([(20, seconds)], (prompt, 0), (output, 0)), "max_concurrency": 512}
@@ -181,8 +182,9 @@ def loaded() -> Iterator[FleetRun]:
 # Qwen3-32B and 14B with fast model actuation: llm-d/llm-d PR 2459, guides/fast-model-actuation-keda (September 2026).
 
 _FAST = behavior(("Pods", 1, 30), ("Pods", 1, 300), 300)
-_TRIGGERS = {"saturation": {"llm_d_epp_flow_control_pool_saturation": 0.7, "llm_d_epp_request_running": 16},
-             "queue": {"llm_d_epp_flow_control_queue_size": 1, "llm_d_epp_request_running": 16}}
+_TRIGGERS: Mapping[str, Mapping[str, float]] = {
+    "saturation": {"llm_d_epp_flow_control_pool_saturation": 0.7, "llm_d_epp_request_running": 16},
+    "queue": {"llm_d_epp_flow_control_queue_size": 1, "llm_d_epp_request_running": 16}}
 #: Model, trigger; start-ups and what was measured cold, warm and hot.
 _ACTUATED = (
     ("32b", "saturation", (155, Outcome(3.94, 6, 67.9, 26.6, 63)), (85.7, Outcome(3.76, 5.3, 55.4, 27.5, 19)),
@@ -198,10 +200,8 @@ def actuated() -> Iterator[FleetRun]:
     weights = {"queue-scorer": 2.0, "kv-cache-utilization-scorer": 2.0, "prefix-cache-scorer": 3.0,
                "no-hit-lru-scorer": 2.0}
     for size, trigger, *legs in _ACTUATED:
-        steps, output, groups = ((0.5, 120), (2, 900)), 256, 32
-        if size == "14b":
-            steps, output, groups = ((2, 120), (12, 900)), 1000, 128
-        workload = load(steps, (256, 0), (output, 0), "constant", prefixes={"groups": groups, "tokens": 4000})
+        slow, fast, output, groups = (0.5, 2, 256, 32) if size == "32b" else (2, 12, 1000, 128)
+        workload = load([(slow, 120), (fast, 900)], (256, 0), (output, 0), "constant", prefixes={"groups": groups, "tokens": 4000})
         for name, (startup, measured) in zip(("cold", "warm", "hot"), legs, strict=True):
             yield FleetRun(name, f"Qwen3-{size.upper()}, KEDA by {trigger}", measured, table(
                 f"qwen3-{size}", keda(6, _FAST, **_TRIGGERS[trigger]), startup, workload,
@@ -217,6 +217,7 @@ def simulated(run: FleetRun) -> Outcome:
     """What ksim says of *run*."""
     fleet = Fleet.of(Scenario.of(run.table))
     synthetic = fleet.scenario.workload.synthetic
+    assert synthetic is not None, "all loads are drawn at random"
     requests = synthetic.requests(fleet.scenario.seed)
     if run.timeout < inf:
         fleet, requests = fleet.stepping(), (evolve(request, aborted=run.timeout) for request in requests)

@@ -3,7 +3,7 @@
 import pytest
 from attrs import evolve
 
-from benchmarks import autoscaled
+from benchmarks import autoscaled, cold_starts
 from benchmarks.autoscaled import FleetRun, Outcome, compared, findings, load, orders, ready, table
 from ksim.scenario.scenario import Scenario
 
@@ -37,6 +37,16 @@ def test_orders_are_by_replicas():
 def test_all_scenarios_can_be_read():
     for run in autoscaled.RUNS:
         assert Scenario.of(run.table).pools["decode"].autoscaler is not None
+
+
+def test_start_ups_are_compared(tmp_path):
+    """The planner sees passes, and asks for more than it had at the start."""
+    trace = tmp_path / "trace.csv"
+    lines = [f"{0.05 * number},4000,20" for number in range(400)]
+    trace.write_text("\n".join(["arrival,prompt,output", *lines]))
+    sheet = cold_starts.findings((5.0,), trace, 20.0).sheets[0]
+    startup, met, events, *_ = sheet.rows[0]
+    assert startup == "5" and 0 <= float(met) <= 100 and int(events) >= 0 and len(sheet.rows[0]) == len(sheet.columns)
 
 
 def test_a_run_is_compared():

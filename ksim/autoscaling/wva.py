@@ -8,7 +8,7 @@ from attrs import define, field
 from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.autoscaling import Decision, Observation, PoolView
-from ksim.autoscaling.hpa import SYNC, Controller, pods_of, words
+from ksim.autoscaling.hpa import SYNC, Controller, Reading, pods_of, words
 from ksim.autoscaling.pod_metrics import Scale
 from ksim.autoscaling.queue_model import BatchTimes, QueueModel, QueueTarget, TargetTooTight
 from ksim.autoscaling.saturation import (
@@ -111,9 +111,8 @@ class Wva:
         changed, said = dict[str, int](), []
         for name, pool in seen.pools.items():
             controller = self._hpas.setdefault(name, self._hpa())
-            desired = self._desired.get(name, pool.wanted)
             scale = Scale(pool.wanted, pods_of(pool))
-            outcome = controller.reconcile(scale, [lambda scale, each=desired: scale.of_average(each, 1)], seen.now)
+            outcome = controller.reconcile(scale, [_reading(self._desired.get(name, pool.wanted))], seen.now)
             if outcome.replicas != pool.wanted:
                 changed[name] = outcome.replicas
                 said.append(words(outcome))
@@ -161,3 +160,8 @@ class Wva:
             wanted[name] = max(1, ceil(pool.arrivals / self.interval / sized.rate))
             rates.append(f"{sized.rate:.4g} requests/s for a replica of {name}")
         return wanted, ", ".join(rates)
+
+
+def _reading(desired: int) -> Reading:
+    """How an HPA reads the gauge of what is *desired*, of which each replica should have 1."""
+    return lambda scale: scale.of_average(desired, 1)

@@ -6,9 +6,10 @@ answers that have passed through the gateway.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
+from operator import attrgetter
 from typing import Any, ClassVar
 
-from attrs import astuple, define, evolve, field, frozen
+from attrs import astuple, define, evolve, field, fields, frozen
 
 from ksim.autoscaling import Autoscaler, Load, Observation, PoolView, ReplicaView
 from ksim.cluster.cluster import Cluster
@@ -183,5 +184,6 @@ def _summed(loads: Sequence[Load]) -> Load:
     """The load of a replica with several engines, whose passes go side by side."""
     if len(loads) == 1:
         return loads[0]
-    *counts, walls = zip(*map(astuple, loads), strict=True)
-    return Load(*map(sum, counts), wall=max(walls))
+    longest = max(loads, key=attrgetter("wall"))
+    return evolve(longest, **{each.name: sum(getattr(load, each.name) for load in loads)
+                              for each in fields(Load) if each.name != "wall"})

@@ -227,10 +227,11 @@ def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, tuple[Scale
 
 def _kind(pool: EnginePool) -> PoolView:
     """What autoscalers know of *pool* that does not change."""
-    serve = pool.deployment.serve
-    blocks = pool.deployment.kv_blocks * serve.block_size
-    return PoolView(0, gpus=serve.gpus * serve.data_parallel_size, gpu=pool.deployment.gpu.name, limits=EngineLimits(
-        serve.max_num_batched_tokens, serve.max_num_seqs, blocks, serve.max_model_len))
+    deployment, serve = pool.deployment, pool.deployment.serve
+    tokens, sequences, longest = serve.max_num_batched_tokens, serve.max_num_seqs, serve.max_model_len
+    assert tokens and sequences and longest, "settings are derived before engines are built"
+    limits = EngineLimits(tokens, sequences, deployment.kv_blocks * deployment.block_tokens, longest)
+    return PoolView(0, gpus=serve.gpus * serve.data_parallel_size, gpu=deployment.gpu.name, limits=limits)
 
 
 class AutoscalingFeature(WiredFeature):
