@@ -9,7 +9,7 @@ from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from benchmarks.findings import Findings, Sheet
 from ksim.cluster.replicas import READY
@@ -50,8 +50,8 @@ class FleetRun:
     table: Mapping[str, Any]
     ttft: str = "p99"
     itl: str = "p99_tpot"
-    timeout: float = inf
-    end: float = inf
+    timeout: float = field(default=inf, kw_only=True)
+    end: float = field(default=inf, kw_only=True)
 
 
 # What the sources share.
@@ -201,7 +201,8 @@ def actuated() -> Iterator[FleetRun]:
                "no-hit-lru-scorer": 2.0}
     for size, trigger, *legs in _ACTUATED:
         slow, fast, output, groups = (0.5, 2, 256, 32) if size == "32b" else (2, 12, 1000, 128)
-        workload = load([(slow, 120), (fast, 900)], (256, 0), (output, 0), "constant", prefixes={"groups": groups, "tokens": 4000})
+        workload = load([(slow, 120), (fast, 900)], (256, 0), (output, 0), "constant",
+                        prefixes={"groups": groups, "tokens": 4000})
         for name, (startup, measured) in zip(("cold", "warm", "hot"), legs, strict=True):
             yield FleetRun(name, f"Qwen3-{size.upper()}, KEDA by {trigger}", measured, table(
                 f"qwen3-{size}", keda(6, _FAST, **_TRIGGERS[trigger]), startup, workload,

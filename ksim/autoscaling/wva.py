@@ -119,7 +119,8 @@ class Wva:
         return Decision(changed, f"{'; '.join(said)}: {self._why}") if changed else None
 
     def _hpa(self) -> Controller:
-        return Controller(self.min_replicas, self.max_replicas or 0, self.behavior)
+        assert self.max_replicas is not None, "a behavior comes with it"
+        return Controller(self.min_replicas, self.max_replicas, self.behavior)
 
     def _wanted(self, seen: Observation) -> tuple[Mapping[str, int], str]:
         if self.analyzer_name == "queue":
