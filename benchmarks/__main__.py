@@ -9,9 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import (
+    autoscaled,
     caches,
     capacity_coverage,
     capacity_crn,
+    cold_starts,
     detail,
     flows,
     gallery,
@@ -34,7 +36,8 @@ from benchmarks.yardstick import STANDARD, microseconds
 
 PAGE = Path("docs/evidence/speed.md")
 #: The page of parts whose tables are in another.
-ELSEWHERE = {name: Path("docs/evidence/accuracy.md") for name in ("capacity_coverage", "capacity_crn", "planning")}
+ELSEWHERE = {name: Path("docs/evidence/accuracy.md")
+             for name in ("autoscaled", "cold_starts", "capacity_coverage", "capacity_crn", "planning")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
@@ -43,7 +46,8 @@ PARTS: dict[str, Callable[[], Findings]] = {
     "flows": flows.findings, "routers": routers.findings, "walks": walks.findings,
     "sweeps": sweeps.findings, "page": page.findings,
     "gallery": gallery.findings, "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
-    "planning": planning.findings,
+    "planning": planning.findings, "autoscaled": autoscaled.findings,
+    "cold_starts": cold_starts.findings,
 }
 
 

@@ -14,7 +14,9 @@ leaves all as it is:
             return Decision(wanted, "a replica for each 10 requests that wait")
 
 What it may know of an engine is what routers know (ksim/cluster/routers), as
-old as they know it.  The class attribute `source` says whose rule it is.
+old as they know it.  With the class attribute `passes` true, it also gets each
+replica's `load` and its pool's `hit_rate`, which take time to find out.  The
+class attribute `source` says whose rule it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +44,10 @@ class Load:
 
 @frozen
 class ReplicaView:
-    """A ready replica as of its last scrape; `kv_usage` is a share of its `kv_tokens`, the tokens its KV cache has."""
+    """A ready replica as of its last scrape; `kv_usage` is a share of its `kv_tokens`, the tokens its KV cache has.
+
+    `load` is None where nobody asks for it.
+    """
 
     running: int = 0
     waiting: int = 0

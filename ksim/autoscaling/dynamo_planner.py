@@ -178,6 +178,7 @@ class DynamoPlanner:
     """
 
     source: ClassVar[str] = "github.com/ai-dynamo/dynamo, dynamo/planner, 1.6.1"
+    passes: ClassVar[bool] = True
     mode: str = field(default="disagg", validator=in_(tuple(_ROLES)))
     optimization_target: str = field(default="throughput", validator=in_(("sla", "throughput", "latency", "load")))
     ttft_ms: float = field(default=500.0, validator=gt(0))

@@ -28,6 +28,18 @@ def _sum(field: str) -> Callable[[PoolView, int], float]:
     return lambda pool, _: pool.total(field)
 
 
+def _under_way(pool: PoolView, _: int) -> float:
+    """What the gateway has sent and is not over: it runs at engines, or waits there."""
+    return pool.total("running") + pool.total("waiting")
+
+
+def _saturation(pool: PoolView, _: int) -> float:
+    """The mean of the engines' saturations by llm-d's utilization detector, with its thresholds by default: 5 requests
+    that wait, and 0.8 of a KV cache."""
+    each = [max(replica.waiting / 5, replica.kv_usage / 0.8) for replica in pool.ready]
+    return sum(each) / len(each) if each else 1.0
+
+
 #: What a whole pool and its gateway have, by the names of the inference extension and of llm-d.
 _WHOLE: dict[str, Callable[[PoolView, int], float]] = {
     "inference_pool_average_kv_cache_utilization": _mean("kv_usage"),
@@ -35,6 +47,10 @@ _WHOLE: dict[str, Callable[[PoolView, int], float]] = {
     "inference_pool_average_running_requests": _mean("running"),
     "inference_pool_ready_pods": lambda pool, _: float(len(pool.ready)),
     "inference_extension_flow_control_queue_size": lambda _, held: float(held),
+    "inference_objective_running_requests": _under_way,
+    "llm_d_epp_flow_control_queue_size": lambda _, held: float(held),
+    "llm_d_epp_flow_control_pool_saturation": _saturation,
+    "llm_d_epp_request_running": _under_way,
     "igw_queue_depth": lambda _, held: float(held),
     "igw_running_requests": _sum("running"),
 }

@@ -1,13 +1,15 @@
 """llm-d's workload variant autoscaler: by what engines have to spare, the cheapest pool up and the dearest down."""
 
 from collections.abc import Mapping
-from math import ceil, isnan
+from math import ceil, gcd, isnan
 from typing import ClassVar
 
 from attrs import define, field
 from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.autoscaling import Decision, Observation, PoolView
+from ksim.autoscaling.hpa import SYNC, Controller, Reading, pods_of, words
+from ksim.autoscaling.pod_metrics import Scale
 from ksim.autoscaling.queue_model import BatchTimes, QueueModel, QueueTarget, TargetTooTight
 from ksim.autoscaling.saturation import (
     ReplicaState,
@@ -18,6 +20,7 @@ from ksim.autoscaling.saturation import (
     targets_by_shares,
     targets_by_tokens,
 )
+from ksim.autoscaling.scaling_rules import Behavior
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import Seconds, camel, quantity
 
@@ -31,11 +34,14 @@ class Wva:
     (milliseconds of a pass, of a computed and of a read token) are those of the engines.
 
     `costs` are those of a replica by pool, by default what its GPUs cost.  Options are called as in llm-d's ConfigMap.
+
+    It only says what it desires: an HPA of each pool, or that of KEDA, goes by that every 15 seconds, as its `behavior`
+    lets it.  Without one, desires are met at once.
     """
 
     source: ClassVar[str] = "github.com/llm-d/llm-d-workload-variant-autoscaler, b08b1c77 (February 2026)"
     analyzer_name: str = field(default="", validator=in_(("", "saturation", "queue")))
-    interval: Seconds = field(default=60.0, converter=quantity, validator=gt(0))
+    period: Seconds = field(default=60.0, converter=quantity, validator=gt(0), metadata={"written": "interval"})
     kv_cache_threshold: float = field(default=0.8, validator=[gt(0), le(1)])
     queue_length_threshold: float = field(default=5.0, validator=gt(0))
     kv_spare_trigger: float = field(default=0.1, validator=[ge(0), le(1)])
@@ -49,8 +55,14 @@ class Wva:
     max_batch_size: int = field(default=256, validator=gt(0))
     ttft: float = field(default=0.0, validator=ge(0))
     itl: float = field(default=0.0, validator=ge(0))
+    min_replicas: int = field(default=1, validator=ge(0))
+    max_replicas: int | None = field(default=None, validator=optional(gt(0)))
+    behavior: Behavior | None = None
     _analyser: TokenAnalyser = field(init=False)
     _desired: dict[str, int] = field(factory=dict, init=False)
+    _hpas: dict[str, Controller] = field(factory=dict, init=False)
+    _looked: float | None = field(default=None, init=False)
+    _why: str = field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.kv_spare_trigger >= self.kv_cache_threshold:
@@ -63,7 +75,16 @@ class Wva:
             raise ValueError("analyzerName queue needs alpha, beta and gamma, in milliseconds")
         if self.analyzer_name == "queue" and not (self.ttft or self.itl):
             raise ValueError("analyzerName queue needs a ttft or an itl, in milliseconds")
+        if (self.behavior is None) != (self.max_replicas is None):
+            raise ValueError("behavior and maxReplicas are of an HPA: give both, or leave both out")
+        if self.max_replicas is not None and self.min_replicas > self.max_replicas:
+            raise ValueError(f"minReplicas {self.min_replicas} is above maxReplicas {self.max_replicas}")
         self._analyser = TokenAnalyser(self.settings)
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two looks, of its own or of an HPA; both fall on multiples of it."""
+        return self.period if self.behavior is None else float(gcd(int(self.period), int(SYNC)))
 
     @property
     def settings(self) -> SaturationSettings:
@@ -74,10 +95,32 @@ class Wva:
         if strangers := sorted({*self.costs} - {*seen.pools}):
             raise ConfigError("autoscaler.costs", f"there is no pool {strangers[0]!r}; there are"
                                                   f" {', '.join(seen.pools)}")
+        if self.behavior is not None:
+            return self._through_hpas(seen)
         wanted, why = self._wanted(seen)
         changed = {name: count for name, count in wanted.items() if count != seen.pools[name].wanted}
         self._desired |= changed
         return Decision(changed, why) if changed else None
+
+    def _through_hpas(self, seen: Observation) -> Decision | None:
+        """Ask each HPA, which knows what was desired last; a look that is due says what is desired from now on."""
+        if self._looked is None or seen.now - self._looked >= self.period:
+            self._looked = seen.now
+            wanted, self._why = self._wanted(seen)
+            self._desired |= wanted
+        changed, said = dict[str, int](), []
+        for name, pool in seen.pools.items():
+            controller = self._hpas.setdefault(name, self._hpa())
+            scale = Scale(pool.wanted, pods_of(pool))
+            outcome = controller.reconcile(scale, [_reading(self._desired.get(name, pool.wanted))], seen.now)
+            if outcome.replicas != pool.wanted:
+                changed[name] = outcome.replicas
+                said.append(words(outcome))
+        return Decision(changed, f"{'; '.join(said)}: {self._why}") if changed else None
+
+    def _hpa(self) -> Controller:
+        assert self.max_replicas is not None, "a behavior comes with it"
+        return Controller(self.min_replicas, self.max_replicas, self.behavior)
 
     def _wanted(self, seen: Observation) -> tuple[Mapping[str, int], str]:
         if self.analyzer_name == "queue":
@@ -118,3 +161,8 @@ class Wva:
             wanted[name] = max(1, ceil(pool.arrivals / self.interval / sized.rate))
             rates.append(f"{sized.rate:.4g} requests/s for a replica of {name}")
         return wanted, ", ".join(rates)
+
+
+def _reading(desired: int) -> Reading:
+    """How an HPA reads the gauge of what is *desired*, of which each replica should have 1."""
+    return lambda scale: scale.of_average(desired, 1)

@@ -4,17 +4,18 @@ They see engines as routers do: what these report of themselves is as old as the
 answers that have passed through the gateway.
 """
 
-from collections.abc import Callable, Mapping
-from math import nan
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, nan
+from operator import attrgetter
 from typing import Any, ClassVar
 
-from attrs import astuple, define, evolve, field, frozen
+from attrs import astuple, define, evolve, field, fields, frozen
 
-from ksim.autoscaling import Autoscaler, Observation, PoolView, ReplicaView
+from ksim.autoscaling import Autoscaler, Load, Observation, PoolView, ReplicaView
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.replicas import DRAINING, READY, STARTING, Replica, ScaledPool
 from ksim.cluster.signals import View
-from ksim.flow.events import Scaled
+from ksim.flow.events import Admitted, Scaled
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 
@@ -85,16 +86,17 @@ class Tally:
 class Scaler:
     """Asks `autoscaler` every so often, and has `pools` follow it, until nothing is left to serve.
 
-    `gpus` has those of a replica of each pool.
+    `kinds` has what does not change of each pool: its GPUs and its engines' limits.
     """
 
     autoscaler: Autoscaler
     pools: Mapping[str, ScaledPool]
-    gpus: Mapping[str, int]
+    kinds: Mapping[str, PoolView]
     cluster: Cluster
     tally: Tally
     views: Mapping[int, View]
     _before: Totals = field(factory=Totals, init=False)
+    _looked: float = field(default=-inf, init=False)
 
     def run(self, over: Callable[[], bool]) -> Any:
         """The process that asks; it raises ConfigError where requests would wait for ever."""
@@ -142,15 +144,54 @@ class Scaler:
         self.cluster.sight.refresh(now)
         latest = self.tally.totals.since(self._before).means()
         self._before = self.tally.totals
-        seen = {name: PoolView(pool.wanted, [self._replica(replica) for replica in pool.those(READY)],
-                               len(pool.those(STARTING)) + pool.pending, len(pool.those(DRAINING)), self.gpus[name],
-                               **latest)
+        if self._asks:
+            latest["hit_rate"] = self._hit_rate(now)
+        seen = {name: evolve(self.kinds[name], wanted=pool.wanted,
+                             ready=[self._replica(replica, now) for replica in pool.those(READY)],
+                             starting=len(pool.those(STARTING)) + pool.pending, draining=len(pool.those(DRAINING)),
+                             **latest)
                 for name, pool in self.pools.items()}
+        self._looked = now
         return Observation(now, seen, gateway.held if gateway else 0)
 
-    def _replica(self, replica: Replica) -> ReplicaView:
+    @property
+    def _asks(self) -> bool:
+        return bool(getattr(self.autoscaler, "passes", False))
+
+    def _hit_rate(self, now: float) -> float | None:
+        """The mean share of their prompts that requests admitted since the last look found cached; None if none was."""
+        events = self.cluster.log.columns(Admitted)
+        new = (events["time"] > self._looked) & (events["time"] <= now) & ~events["again"]
+        return float((events["cached"][new] / events["known"][new]).mean()) if new.any() else None
+
+    def _replica(self, replica: Replica, now: float) -> ReplicaView:
         engines = [self.views[number] for number in replica.engines]
+        load = _summed([_load(view, now) for view in engines]) if self._asks else None
         return ReplicaView(sum(view.running for view in engines), sum(view.waiting for view in engines),
                            sum(view.kv_usage for view in engines) / len(engines),
                            sum(view.kv_blocks * view.block_tokens for view in engines),
-                           sum(view.outstanding_tokens for view in engines))
+                           sum(view.outstanding_tokens for view in engines), load)
+
+
+def _load(view: View, now: float) -> Load:
+    """What the engine of *view* reports of its last pass, and of the prompts that wait: one that is idle, nothing."""
+    if not (view.running or view.waiting):
+        return Load()
+    queue = Load(queued_prefill_tokens=view.prefill_tokens if view.waiting else 0, queued_prefill_requests=view.waiting)
+    if (found := view.engine.last_pass(now)) is None:
+        return queue
+    batch, seconds = found
+    decodes, prompts = batch.contexts, sum(tokens for tokens, _ in batch.chunks)
+    count = len(decodes.offsets)
+    return evolve(queue, queued_prefill_tokens=max(0, queue.queued_prefill_tokens - prompts), prefill_tokens=prompts,
+                  prefill_requests=len(batch.chunks), decode_requests=count,
+                  decode_kv=decodes.offsets.sum + count * decodes.shift, wall=seconds)
+
+
+def _summed(loads: Sequence[Load]) -> Load:
+    """The load of a replica with several engines, whose passes go side by side."""
+    if len(loads) == 1:
+        return loads[0]
+    longest = max(loads, key=attrgetter("wall"))
+    return evolve(longest, **{each.name: sum(getattr(load, each.name) for load in loads)
+                              for each in fields(Load) if each.name != "wall"})

@@ -345,6 +345,11 @@ class Engine(ABC):
         return False
 
     @abstractmethod
+    def last_pass(self, now: float) -> tuple[Batch, float] | None:
+        """The batch and the seconds of the last forward pass whose tokens were taken in by *now*; None where there was
+        none, or it is not known."""
+
+    @abstractmethod
     def close(self) -> None:
         """Log what is not logged yet: the run is over."""
 

@@ -198,6 +198,9 @@ class EventEngine(Inbox):
         if self.group:
             self.group.enlist(self.number, self._stand_in)
 
+    def last_pass(self, now: float) -> tuple[Batch, float] | None:
+        return None if self.recorder is None else self.recorder.last_pass(self.number, now)
+
     def close(self) -> None:
         """Log what is not in the log yet."""
         if self.recorder is not None:

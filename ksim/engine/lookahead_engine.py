@@ -271,6 +271,9 @@ class LookaheadEngine(Engine):
         """The first moment at which a request or an event may come that the engine has not taken into account."""
         return min(self.env.news, self._sent[0][0] if self._sent else inf)
 
+    def last_pass(self, now: float) -> tuple[Batch, float] | None:
+        return self._recorder.last_pass(now)
+
     def close(self) -> None:
         self._recorder.flush()
 

@@ -47,6 +47,15 @@ class Recorder:
     _paces: list[ClockScaling] = field(factory=list)
     _priced: tuple[Batches, StepColumns] | None = None  # of the steps that will be logged next
     _enough: int = ENOUGH
+    _logged: StepBlock | None = None  # the steps that were logged last
+
+    def last_pass(self, now: float) -> tuple[Batch, float] | None:
+        """The batch and the seconds of the last pass that was taken in by *now*; None where it is not known."""
+        for place in range(len(self._completed) - 1, -1, -1):
+            if self._completed[place][0] <= now + RESOLUTION:
+                _, _, start, end, *_ = self._launched[place]
+                return self._batches[place], end - start
+        return last_logged(self._logged, now)
 
     @property
     def prepared(self) -> float:
@@ -89,10 +98,11 @@ class Recorder:
         scheduled, prepared, start, end, waiting, running, blocks = np.array(self._launched[:count]).T
         taken, time = np.array(self._completed).T
         batches, costs = self._known(count)
-        self.log.record(StepBlock(
+        self._logged = StepBlock(
             engine=self.number, first=self._recorded, time=time, scheduled=scheduled, prepared=prepared, start=start,
             end=end, taken=taken, batches=batches, waiting=waiting.astype(np.int64), running=running.astype(np.int64),
-            blocks=blocks.astype(np.int64), costs=[costs], scalings=[ClockScaling.of(self._paces[:count])]))
+            blocks=blocks.astype(np.int64), costs=[costs], scalings=[ClockScaling.of(self._paces[:count])])
+        self.log.record(self._logged)
         self._recorded += count
         self._completed.clear()
         for column in (self._batches, self._launched, self._paces):
@@ -105,6 +115,12 @@ class Recorder:
             return self._priced
         batches = Batches.of(self._batches[:count])
         return batches, self.timer.price(batches)
+
+
+def last_logged(block: StepBlock | None, now: float) -> tuple[Batch, float] | None:
+    """The batch and the seconds of the last step of *block* that was taken in by *now*; None if there is none."""
+    row = -1 if block is None else int(np.searchsorted(block.taken, now + RESOLUTION, side="right")) - 1
+    return None if block is None or row < 0 else (block.batches[row], float(block.end[row] - block.start[row]))
 
 
 #: What happens to a sequence, in this order.

@@ -10,8 +10,8 @@ from attrs import define, field, frozen
 
 from ksim.cost.step import Timer
 from ksim.engine.engine import PendingStep
-from ksim.engine.observer import ENOUGH
-from ksim.flow.batch import Batches
+from ksim.engine.observer import ENOUGH, RESOLUTION, last_logged
+from ksim.flow.batch import Batch, Batches
 from ksim.flow.costs import ClockScaling, Costs
 from ksim.flow.events import StepBlock
 from ksim.flow.log import Log
@@ -41,6 +41,16 @@ class StageRecorder:
     _steps: dict[int, list[Noted]] = field(factory=dict, init=False)
     #: How many steps of each engine the log has.
     _logged: Counter[int] = field(factory=Counter, init=False)
+    #: The steps of each engine that were logged last.
+    _latest: dict[int, StepBlock] = field(factory=dict, init=False)
+
+    def last_pass(self, engine: int, now: float) -> tuple[Batch, float] | None:
+        """The batch and the seconds of the last pass of *engine* that was taken in by *now*; None where it is not
+        known."""
+        for work, _, taken in reversed(self._steps.get(engine, ())):
+            if taken <= now + RESOLUTION and work.in_flight is not None:
+                return work.batch, work.in_flight.end - work.in_flight.start
+        return last_logged(self._latest.get(engine), now)
 
     def add(self, engine: int, work: PendingStep, time: float, taken: float) -> None:
         """Note the step of *work*, the next one of *engine*: its tokens were taken in, and users have them."""
@@ -75,10 +85,11 @@ class StageRecorder:
             columns = known.taken(np.array([places[id(work)] for work in works]))
             scheduled, prepared, start, end = columns.moments
             waiting, running, blocks = columns.counts
-            self.log.record(StepBlock(
+            block = self._latest[engine] = StepBlock(
                 engine=engine, first=self._logged[engine], time=np.array(time), scheduled=scheduled, prepared=prepared,
                 start=start, end=end, taken=np.array(taken), batches=Batches.of([work.batch for work in works]),
-                waiting=waiting, running=running, blocks=blocks, costs=columns.costs, scalings=columns.scalings))
+                waiting=waiting, running=running, blocks=blocks, costs=columns.costs, scalings=columns.scalings)
+            self.log.record(block)
             self._logged[engine] += len(works)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from ksim.autoscaling import EngineLimits, PoolView
 from ksim.autoscaling.kubernetes import Termination
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.replicas import GONE, READY, Replica, ScaledPool
@@ -221,6 +222,15 @@ def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, Replica]) -
             replica.rivals = [*dict.fromkeys([*replica.rivals, *(one for one in together if one is not replica)])]
 
 
+def _kind(pool: EnginePool) -> PoolView:
+    """What autoscalers know of *pool* that does not change."""
+    deployment, serve = pool.deployment, pool.deployment.serve
+    tokens, sequences, longest = serve.max_num_batched_tokens, serve.max_num_seqs, serve.max_model_len
+    assert tokens and sequences and longest, "settings are derived before engines are built"
+    limits = EngineLimits(tokens, sequences, deployment.kv_blocks * deployment.block_tokens, longest)
+    return PoolView(0, gpus=serve.gpus * serve.data_parallel_size, gpu=deployment.gpu.name, limits=limits)
+
+
 class AutoscalingFeature(WiredFeature):
     """Pools with an autoscaler of their own, or of the scenario."""
 
@@ -275,8 +285,7 @@ def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, pools: Sequ
     cluster.enter = life.enter
     assert cluster.gateway is not None, "requests wait there while no replica is ready"
     make = partial(Scaler, cluster=cluster, tally=cluster.gateway.scaler, views=views,
-                   gpus={pool.name: pool.deployment.serve.gpus * pool.deployment.serve.data_parallel_size
-                         for pool in fleet})
+                   kinds={pool.name: _kind(pool) for pool in fleet})
     for choice, scaled in _asked(scenario, own):
         running.env.process(make(plugin("autoscaling", choice), scaled).run(lambda: running.over))
     return life

@@ -118,8 +118,9 @@ class CaptureTimes:
         return (self.fixed + self.experts * engine.experts + each * engine.graphs) if engine.graphs else 0.0
 
 
-#: Ways to start: a process; one restored from a snapshot with its weights; an engine that sleeps on its GPU.
-_MODES = ("process", "snapshot", "sleep_1", "sleep_2")
+#: Ways to start: a process; one restored from a snapshot with its weights; an engine that sleeps on its GPU; or one of
+#: which only the whole is known.
+_MODES = ("process", "snapshot", "sleep_1", "sleep_2", "measured")
 _WEIGHTS = ("network", "disk", "page_cache", "peer")
 
 
@@ -130,7 +131,7 @@ class Startup:
     `mode` "process" starts a container.  "snapshot" restores a process that sleeps at level 1, with `snapshot` bytes
     beside its weights, from the `network`.  "sleep_1" wakes an engine whose weights are in host memory (vLLM's `/sleep`
     and `/wake_up`), "sleep_2" one that has dropped them and reads them anew.  Sleeping engines keep compiled code and
-    graphs.
+    graphs.  "measured" takes `ready` seconds whatever is started.
 
     A `node` is there unless it takes time to provision; the `image` is "on_node", or is to "pull", `image_bytes` from
     the registry, or is to "stream", so that imports wait for it.  A checkpoint comes from `weights`, a path, after a
@@ -186,7 +187,7 @@ class Startup:
                     *self._woken(engine)]
         if self.mode == "sleep_2":
             return [*self._checkpoint(engine), StartupPart("ready", self.ready)]
-        return [*self._woken(engine)]
+        return [StartupPart("ready", self.ready)] if self.mode == "measured" else [*self._woken(engine)]
 
     def sleep(self, engine: EngineLoad) -> list[StartupPart]:
         """What *engine* takes to fall asleep: at level 1 its weights go to host memory, at level 2 nowhere."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ksim.autoscaling import Decision, Observation, PoolView, ReplicaView
 from ksim.autoscaling.schedule import Cron
+from ksim.autoscaling.signals import Query
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
@@ -40,6 +41,16 @@ def test_from_zero_to_one_first_and_back_after_the_cooldown():
     assert found[75] == 4 and found[90] == 8 and found[105] == 16 and found[120] == 20, "the HPA does the rest"
     # Active at 90 for the last time: at 390 it is 300 s ago, which is not more than the cool-down.
     assert found[390] == 20 and found[420] == 0
+
+
+@pytest.mark.parametrize(("query", "value"), [
+    ("llm_d_epp_request_running", 12.0), ("sum(inference_objective_running_requests)", 12.0),
+    ("llm_d_epp_flow_control_queue_size", 7.0), ("llm_d_epp_flow_control_pool_saturation", 0.75)])
+def test_gauges_of_llm_ds_gateway(query, value):
+    """Saturation is the mean of engines' larger share: 2 of 5 that wait and 0.8 of a full 0.8, then 0.4 of 0.8."""
+    pool = PoolView(2, [ReplicaView(running=4, waiting=2, kv_usage=0.8), ReplicaView(running=6, kv_usage=0.4)])
+    assert Query.of(query).read(pool, 7) == pytest.approx(value)
+    assert Query.of("llm_d_epp_flow_control_pool_saturation").read(PoolView(0), 0) == 1.0
 
 
 def test_an_idle_count_of_zero_below_a_minimum():

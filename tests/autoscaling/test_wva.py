@@ -45,7 +45,26 @@ def test_a_queue_model_sizes_for_a_rate():
     assert scaler.decide(Observation(0.0, seen)).replicas == {"pool": 6}, "10 requests/s at 1.946 for each"
 
 
+def test_an_hpa_follows_what_is_desired_at_its_own_pace():
+    """It is asked every 15 s, and what is desired every 60: a policy lets one replica more come in 30 s."""
+    up = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 30}]}
+    down = {"stabilizationWindowSeconds": 120}
+    scaler = wva(analyzerName="saturation", maxReplicas=5, behavior={"scaleUp": up, "scaleDown": down})
+    assert scaler.interval == 15.0
+    ready, sizes = 2, []
+    for moment in range(0, 300, 15):
+        usage = 0.78 if moment < 60 else 0.1
+        decision = scaler.decide(Observation(float(moment), {"pool": pool(
+            ready, usage, 4 if moment < 60 else 0, input_tokens=40_000.0, output_tokens=200.0)}))
+        ready = decision.replicas["pool"] if decision else ready
+        sizes.append(ready)
+    assert sizes[:4] == [3, 3, 4, 4], "4 are desired from the first look on"
+    assert sizes[4:9] == [4] * 5 and sizes[-1] == 1, "down after its window"
+
+
 @pytest.mark.parametrize(("options", "said"), [
+    ({"maxReplicas": 3}, "behavior and maxReplicas"), ({"behavior": {}}, "behavior and maxReplicas"),
+    ({"behavior": {}, "minReplicas": 4, "maxReplicas": 3}, "minReplicas 4 is above"),
     ({"kvCacheTreshold": 0.8}, "kvCacheTreshold"), ({"kvSpareTrigger": 0.9}, "kvSpareTrigger 0.9 must be below"),
     ({"scaleDownBoundary": 0.9}, "scaleDownBoundary 0.9 must be below"), ({"analyzerName": "queue"}, "needs alpha"),
     ({"analyzerName": "v3"}, "analyzerName"), ({"interval": "0 s"}, "interval")])

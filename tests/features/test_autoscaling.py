@@ -130,6 +130,39 @@ def test_what_an_autoscaler_sees():
     assert seen.ready[0].kv_tokens > 10_000 and seen.gpus == 1
 
 
+@define
+class Curious(Steps):
+    """Asks for what engines report of their passes."""
+
+    passes: ClassVar[bool] = True
+
+
+def test_passes_are_seen_where_they_are_asked_for():
+    Steps.seen.clear()
+    served((1,), rate=400.0, count=3000, autoscaler={"name": f"{__name__}:Curious", "sizes": [1]},
+           workload={"synthetic": {"count": 3000, "arrivals": {"process": "constant", "rate": 400.0},
+                                   "prompt": {"kind": "fixed", "value": 200}, "output": {"kind": "fixed", "value": 50},
+                                   "prefixes": {"groups": 1, "tokens": 1600}}})
+    looks = [seen.pools["a"] for seen in Steps.seen if seen.pools["a"].ready[0].running]
+    assert looks, "it is busy for some looks"
+    for pool in looks:
+        load, replica = pool.ready[0].load, pool.ready[0]
+        assert 0 < load.wall < 1.0 and load.decode_requests + load.prefill_requests <= pool.limits.max_num_seqs
+        assert load.prefill_tokens + load.decode_requests <= pool.limits.max_num_batched_tokens
+        assert load.decode_kv <= replica.kv_tokens == pool.limits.max_kv_tokens
+        assert load.queued_prefill_requests == replica.waiting and (not replica.waiting or load.queued_prefill_tokens)
+        assert pool.hit_rate == pytest.approx(1600 / 1800, abs=0.05)
+    assert pool.limits.context_length == 4096 and pool.gpu == "H200 SXM"
+
+
+def test_an_idle_engine_reports_nothing_and_nobody_else_pays_for_it():
+    Steps.seen.clear()
+    served((1,), count=1, rate=1.0, autoscaler={"name": f"{__name__}:Curious", "sizes": [1]})
+    served((1,), count=30)
+    loads = [pool.ready[0].load for pool in (seen.pools["a"] for seen in Steps.seen)]
+    assert None in loads and all(load is None or not load.wall or load.decode_requests for load in loads)
+
+
 @pytest.mark.parametrize(("change", "says"), [
     ({"pools": {}}, "autoscaler: is about the replicas of pools"),
     ({"energy": {"sleep_after": "1 s"}}, "energy.sleep_after"),

@@ -24,7 +24,7 @@ engines = st.builds(
     read=st.floats(0, 0.1), deep_gemm=st.booleans())
 startups = st.builds(
     lambda startup, **settings: evolve(startup, download=False, **settings), st.sampled_from([*STARTUPS.values()]),
-    mode=st.sampled_from(("process", "snapshot", "sleep_1", "sleep_2")), weights=st.sampled_from(STORAGES),
+    mode=st.sampled_from(("process", "snapshot", "sleep_1", "sleep_2", "measured")), weights=st.sampled_from(STORAGES),
     image=st.sampled_from(("on_node", "pull", "stream")), compile_cache=st.sampled_from(("warm", "cold")))
 
 
@@ -77,6 +77,11 @@ def test_switching_models_is_to_put_one_to_sleep_and_to_wake_the_other(startup, 
     assert seconds(startup.switch(engine, before)) == pytest.approx(
         seconds(startup.sleep(before)) + seconds(startup.parts(engine)))
     assert bool(startup.sleep(before)) == (startup.mode != "sleep_2")
+
+
+@given(startups, engines)
+def test_a_start_that_was_measured_takes_as_long_for_any_engine(startup, engine):
+    assert seconds(evolve(startup, mode="measured", ready="98 s").parts(engine)) == 98.0
 
 
 @pytest.mark.parametrize("name", STARTUPS)
