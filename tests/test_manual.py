@@ -30,7 +30,8 @@ NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one"
          "ksim routing": "what an engine returned: tests/cli/test_routing.py",
          "ksim roofline": "tests/cli/test_roofline.py", "ksim gpu points": "tests/cli/test_calibrate.py"}
 #: Options that make studies short: of one given twice, the last counts.
-SHORT = {"sweep": "--sample latin:2 --repeat 1", "routers": "--routers round_robin --staleness 0 --seeds 1"}
+SHORT = {"sweep": "--sample latin:2 --repeat 1", "routers": "--routers round_robin --staleness 0 --seeds 1",
+         "autoscalers": "--slots 1 --trials 0 --set workload.synthetic.count=20"}
 #: The same in Python.
 SHORTER = {"repeat=3": "repeat=1", "trials=16": "trials=2", "seeds=3": "seeds=1", ', "prefix_aware"], ': "], ",
            "rate=60": "rate=3", ', "1s"]': "]", "[8, 16, 256]": "[8]", "[1, 2, 4]": "[1]"}
