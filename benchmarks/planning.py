@@ -54,8 +54,29 @@ PICKED = Goal("questions whose winner is among the first five by estimate, or ha
 
 
 @frozen
+class Tried:
+    """A candidate that was simulated: its `rank` by estimate, whether it keeps the targets, its `order` and `gpus`, and
+    estimates over simulations, minus 1, by metric."""
+
+    rank: int
+    stands: bool
+    order: tuple[float, ...]
+    gpus: float
+    errors: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, rank: int, one: Finalist) -> "Tried":
+        """What *one* showed; errors are those with the replicas of the estimate."""
+        guessed = one.guessed.values if one.guessed else {}
+        order, gpus = (one.order(("gpus",)), one.costs["gpus"]) if one.stands else ((inf,), inf)
+        return cls(rank, one.stands, order, gpus, tuple(
+            (target.metric, one.option.values[target] / value[0] - 1) for target, value in guessed.items()
+            if np.isfinite(value[0])))
+
+
+@frozen
 class Answered:
-    """A question, the candidates that were simulated with their ranks by estimate, and CPU seconds of the estimates.
+    """A question, the candidates that were simulated, and CPU seconds of the estimates.
 
     `throughput` is the error of the estimate with a number of requests in flight; None where all engines are apart.
     """
@@ -63,29 +84,27 @@ class Answered:
     name: str
     candidates: int
     seconds: float
-    ended: tuple[tuple[int, Finalist], ...]
+    ended: tuple[Tried, ...]
     throughput: float | None = None
 
     @property
     def winner(self) -> int | None:
         """The rank by estimate of the best by simulation."""
-        stands = [(one.order(("gpus",)), rank) for rank, one in self.ended if one.stands]
+        stands = [(one.order, one.rank) for one in self.ended if one.stands]
         return min(stands)[1] if stands else None
 
     @property
     def dearer(self) -> float:
         """How much more the best of the first five costs than the best of all, as a share."""
-        costs = [(one.costs["gpus"], rank) for rank, one in self.ended if one.stands]
+        costs = [(one.gpus, one.rank) for one in self.ended if one.stands]
         five = [cost for cost, rank in costs if rank <= 5]
         return min(five, default=inf) / min(costs)[0] - 1 if costs else 0.0
 
     def errors(self, metric: str) -> list[float]:
-        """Estimates over simulations, minus 1, of all that was simulated with the replicas of the estimate."""
+        """Estimates over simulations, minus 1, of all that was simulated."""
         if metric == "throughput":
             return [] if self.throughput is None else [self.throughput]
-        return [one.option.values[target] / one.guessed.values[target][0] - 1 for _, one in self.ended if one.guessed
-                for target in one.guessed.values
-                if target.metric == metric and np.isfinite(one.guessed.values[target][0])]
+        return [error for one in self.ended for name, error in one.errors if name == metric]
 
 
 def findings(questions: int = QUESTIONS) -> Findings:
@@ -126,7 +145,7 @@ def answered(number: int) -> Answered:
     requests = round(min(REQUESTS, max(FEWEST, LIVES / 2 * asked.rate * longest)))
     judge = ByRuns(evolve(asked.criteria, requests=requests), InProcess(), Journal(1))
     race = Race(asked.scenario, asked.question, judge, asked.objectives, inf, lambda _: None)
-    ended = tuple((rank, race.tried(option)) for rank, option in enumerate(ranked, 1))
+    ended = tuple(Tried.of(rank, race.tried(option)) for rank, option in enumerate(ranked, 1))
     whole = next((option for option in ranked if "pools" not in option.settings), None)
     return Answered(name, found.count, seconds, ended, None if whole is None else _throughput(asked, whole))
 
