@@ -153,6 +153,11 @@ class Arrivals:
             return inf
         return 1 + self.rates.expected + sum(spike.rate * spike.for_ for spike in self.spikes)
 
+    def expected_by(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The arrivals to expect up to each of *times*, in seconds, with those of spikes, once through."""
+        spikes = (Rates(spike.phases).expected_by(times) for spike in self.spikes)
+        return sum(spikes, start=self.rates.expected_by(times))
+
     @property
     def mean(self) -> float | None:
         """The mean rate in requests/s, without spikes; None for a burst."""

@@ -187,6 +187,16 @@ class Rates:
         changes = isfinite(self.length) and not self.constant
         return self.expected / self.length if changes else self.phases[-1].rate
 
+    def expected_by(self, times: Floats) -> Floats:
+        """The arrivals to expect up to each of *times*, in seconds, once through."""
+        places = np.minimum(np.searchsorted(self._begins, times, side="right"), len(self.phases)) - 1
+        expected = np.zeros(len(times))
+        for place in np.unique(places).tolist():
+            here, phase = places == place, self.phases[place]
+            before = self._expected[place - 1] if place else 0.0
+            expected[here] = before + phase.integral(np.minimum(times[here] - self._begins[place], phase.length))
+        return expected
+
     def times(self, expected: Floats) -> Floats:
         """The times in seconds up to which so many arrivals are to be *expected*; those after all phases are left out.
 

@@ -20,6 +20,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.study import grid
 from ksim.study.capacity.answer import COSTS, Standing, contest, milliseconds
+from ksim.study.capacity.day import LoadShape, at_its_peak
 from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
 from ksim.study.capacity.judge import LIVES, ByRuns, SetUp, set_ups
 from ksim.study.capacity.result import Capacity
@@ -113,11 +114,15 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
 
     *slo* are targets such as "ttft:p99:1s"; without any, those of the scenario's `[slo]` count, for 99 % of requests.
     *over* makes a set-up of each combination of some settings, and the best comes first.  A replication has so many
-    *requests*, and a rate gets up to so many *replications*.  The study is kept in *output*, and *resume* goes on with
-    what is there.  *on_estimate* is told what the set-ups carry by the estimates of `ksim.plan`, before any is run.
+    *requests*, and a rate gets up to so many *replications*.  Of a load that varies, the *rate* is by default that of
+    its busiest time, and a note says what GPUs that follow it would save.  The study is kept in *output*, and *resume*
+    goes on with what is there.  *on_estimate* is told what the set-ups carry by the estimates of `ksim.plan`, before
+    any is run.
     Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
+    read, shape = at_its_peak(read)
+    rate = shape.peak if shape is not None and rate is None else rate
     if rate is not None and not 0 < rate < float("inf"):
         raise ConfigError("--rate", f"expected requests/s, more than 0, not {rate!r}")
     criteria, notes = criteria_of(read, slo, requests, replications, model_errors, read.seed if seed is None else seed)
@@ -136,7 +141,7 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
         with journal.finished():
             judge = ByRuns(criteria, pool, journal)
             standings = contest(judge, made, rate, journal.stage)
-        notes = (*notes, *_notes(standings), *_long(criteria, judge.requests))
+        notes = (*notes, *_notes(standings), *_long(criteria, judge.requests), *_followed(shape, standings[0]))
         answer = Capacity(name, criteria, rate, standings, notes, journal.runs, assumptions(read, made, criteria))
         if journal.directory is not None:
             answer.save(journal.directory.path)
@@ -226,6 +231,13 @@ def axes_of(over: Over) -> list[SettingValues]:
             raise ConfigError("--over", f"{axis.key}: set-ups are compared value by value; list them, such as 1,2,4")
         made.append(axis)
     return made
+
+
+def _followed(shape: LoadShape | None, best: Standing) -> Iterator[str]:
+    """What GPUs that follow a load of this *shape* would save."""
+    if shape is not None and best.stands and best.point is not None:
+        highest = best.answer.rate if best.answer else best.point.rate
+        yield shape.said(best.replicas, best.setup.gpus, max(highest, best.point.rate) / best.replicas)
 
 
 def _long(criteria: Criteria, requests: int) -> Iterator[str]:

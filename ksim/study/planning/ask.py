@@ -19,6 +19,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.ask import Over, assumptions, axes_of, criteria_of
+from ksim.study.capacity.day import at_its_peak
 from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
 from ksim.study.capacity.judge import ByRuns
 from ksim.study.capacity.targets import Target, seconds_of
@@ -47,6 +48,8 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
          title: str = "", on_progress: Say = silent) -> DeploymentPlan:
     """The deployment of *scenario*'s model that carries *rate* requests/s within *slo* at the least cost.
 
+    The rate is by default that of the scenario; of a load that varies, that of its busiest time.
+
     *gpus* are texts such as "h100", "h100=2.5" with its price in dollars an hour, or "h100:16" where there are no more;
     by default, the scenario's.  *minimize* names what to minimise: gpus, usd, joules, carbon; several give a front, and
     the least product is the best.  *over* has values for keys, as of `ksim.capacity`, in place of those that are tried;
@@ -54,6 +57,7 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
     another of up to *finalists* begins after *time*.  Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
+    read, shape = at_its_peak(read)
     named = over if isinstance(scenario, Scenario) else with_engine(over, catalog.read(Path(scenario)))
     asked = PlanStudy.of(read, rate, slo, gpus, minimize, named, requests=requests, replications=replications,
                         seed=seed)
@@ -73,6 +77,9 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
             race = Race(asked.scenario, asked.question, judge, asked.objectives, until, journal.stage)
             ended = race.run(front_first(best_of_families(ranked), asked.objectives), finalists)
         answer = _answer(asked, name, (count, found), ranked, ended, journal.runs)
+        answer = answer if shape is None else evolve(answer, assumptions=(
+            *answer.assumptions, *(shape.said(one.replicas, one.setup.gpus, asked.rate / one.replicas)
+                                   for one in ended[:1] if one.stands and one.replicas > 1)))
         if journal.directory is not None:
             answer.save(journal.directory.path)
         journal.forget()
