@@ -120,11 +120,7 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     any is run.
     Raises KsimError.
     """
-    read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
-    read, shape = at_its_peak(read)
-    rate = shape.peak if shape is not None and rate is None else rate
-    if rate is not None and not 0 < rate < float("inf"):
-        raise ConfigError("--rate", f"expected requests/s, more than 0, not {rate!r}")
+    read, rate, shape = _asked(scenario, rate)
     criteria, notes = criteria_of(read, slo, requests, replications, model_errors, read.seed if seed is None else seed)
     plan = CapacityPlan(read, criteria, rate, tuple(axes_of(over)))
     RateSearch.of(read, criteria, InProcess())  # refuse what is too short, or has no rate, before anything runs
@@ -231,6 +227,16 @@ def axes_of(over: Over) -> list[SettingValues]:
             raise ConfigError("--over", f"{axis.key}: set-ups are compared value by value; list them, such as 1,2,4")
         made.append(axis)
     return made
+
+
+def _asked(scenario: Scenario | str | PathLike[str], rate: float | None) -> tuple[Scenario, float | None,
+                                                                                 LoadShape | None]:
+    """The *scenario*, steady, and the *rate* to carry, with how a load varies whose busiest time that is by default."""
+    read, shape = at_its_peak(scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario)))
+    rate = shape.peak if shape is not None and rate is None else rate
+    if rate is not None and not 0 < rate < float("inf"):
+        raise ConfigError("--rate", f"expected requests/s, more than 0, not {rate!r}")
+    return read, rate, shape
 
 
 def _followed(shape: LoadShape | None, best: Standing) -> Iterator[str]:

@@ -40,10 +40,11 @@ class LoadShape:
         """What GPUs that follow the load would save; the arguments are those of `gpu_hours`."""
         static, following = self.gpu_hours(replicas, gpus, carried)
         least, mean = float(self.rates.min()), float(self.rates.mean())
-        return (f"the load has {number(least)} to {number(self.peak)} requests/s, {number(mean)} on the mean:"
-                f" {replicas * gpus:,} GPU{'s' * (replicas * gpus > 1)} all the time are {number(static)} GPU-hours, and as many as each"
-                f" {number(self.length)} s need {number(following)} ({percent(following / static)}); `ksim autoscalers`"
-                " says how near to that autoscalers come")
+        many = f"{replicas * gpus:,} GPU{'s' * (replicas * gpus > 1)}"
+        return (f"the load has {number(least)} to {number(self.peak)} requests/s, {number(mean)} on the mean: {many} all"
+                f" the time are {number(static)} GPU-hours, and as many as each {number(self.length)} s need"
+                f" {number(following)} ({percent(following / static)}); `ksim autoscalers` says how near to that"
+                " autoscalers come")
 
 
 def at_its_peak(scenario: Scenario) -> tuple[Scenario, LoadShape | None]:

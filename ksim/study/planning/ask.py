@@ -19,7 +19,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.ask import Over, assumptions, axes_of, criteria_of
-from ksim.study.capacity.day import at_its_peak
+from ksim.study.capacity.day import LoadShape, at_its_peak
 from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
 from ksim.study.capacity.judge import ByRuns
 from ksim.study.capacity.targets import Target, seconds_of
@@ -57,7 +57,6 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
     another of up to *finalists* begins after *time*.  Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
-    read, shape = at_its_peak(read)
     named = over if isinstance(scenario, Scenario) else with_engine(over, catalog.read(Path(scenario)))
     asked = PlanStudy.of(read, rate, slo, gpus, minimize, named, requests=requests, replications=replications,
                         seed=seed)
@@ -77,9 +76,6 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
             race = Race(asked.scenario, asked.question, judge, asked.objectives, until, journal.stage)
             ended = race.run(front_first(best_of_families(ranked), asked.objectives), finalists)
         answer = _answer(asked, name, (count, found), ranked, ended, journal.runs)
-        answer = answer if shape is None else evolve(answer, assumptions=(
-            *answer.assumptions, *(shape.said(one.replicas, one.setup.gpus, asked.rate / one.replicas)
-                                   for one in ended[:1] if one.stands and one.replicas > 1)))
         if journal.directory is not None:
             answer.save(journal.directory.path)
         journal.forget()
@@ -103,6 +99,8 @@ class PlanStudy(StudyPlan):
     objectives: tuple[str, ...]
     over: tuple[SettingValues, ...]
     requests: SampledRequests = field(repr=False)
+    #: How the load varies whose busiest time is asked about.
+    shape: LoadShape | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, scenario: Scenario, rate: float | None, slo: Sequence[str | Target], gpus: Sequence[str],
@@ -111,6 +109,7 @@ class PlanStudy(StudyPlan):
         """Check what is asked; raises ConfigError for what no plan can be made of."""
         if scenario.pools:
             raise ConfigError("pools", "a plan makes the pools itself; leave them out")
+        scenario, shape = at_its_peak(scenario)
         synthetic = scenario.workload.synthetic
         rate = rate if rate is not None else synthetic.arrivals.rate if synthetic is not None else None
         if rate is None or not 0 < rate < float("inf"):
@@ -120,7 +119,7 @@ class PlanStudy(StudyPlan):
         kinds, priced = _kinds(scenario, gpus)
         objectives = _objectives(minimize, priced)
         return cls(priced, kinds, rate, criteria, objectives, over=tuple(axes_of(over)),
-                   requests=SampledRequests.of(scenario, rate, criteria))
+                   requests=SampledRequests.of(scenario, rate, criteria), shape=shape)
 
     @property
     def question(self) -> PlanQuestion:
@@ -210,8 +209,14 @@ def _answer(asked: PlanStudy, name: str, looked_at: tuple[int, Candidates], rank
         name, asked.criteria, asked.rate, tokens=asked.question.tokens, objectives=asked.objectives,
         candidates=count, left_out=found.left_out, options=ranked, finalists=ended,
         fastest={} if ranked else fastest(asked.question, found.families),
-        assumptions=assumptions(asked.scenario, taken, asked.criteria),
+        assumptions=(*assumptions(asked.scenario, taken, asked.criteria), *_followed(asked, best)),
         changes=[*_changes(asked, best.option)] if best else [], runs=runs)
+
+
+def _followed(asked: PlanStudy, best: Finalist | None) -> Iterator[str]:
+    """What GPUs that follow a load that varies would save."""
+    if asked.shape is not None and best is not None and best.replicas > 1:
+        yield asked.shape.said(best.replicas, best.setup.gpus, asked.rate / best.replicas)
 
 
 def _changes(asked: PlanStudy, best: Option) -> Iterator[Change]:
