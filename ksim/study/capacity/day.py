@@ -41,8 +41,8 @@ class LoadShape:
         static, following = self.gpu_hours(replicas, gpus, carried)
         least, mean = float(self.rates.min()), float(self.rates.mean())
         many = f"{replicas * gpus:,} GPU{'s' * (replicas * gpus > 1)}"
-        return (f"the load has {number(least)} to {number(self.peak)} requests/s, {number(mean)} on the mean: {many} all"
-                f" the time are {number(static)} GPU-hours, and as many as each {number(self.length)} s need"
+        return (f"the load has {number(least)} to {number(self.peak)} requests/s, {number(mean)} on the mean: {many}"
+                f" all the time are {number(static)} GPU-hours, and as many as each {number(self.length)} s need"
                 f" {number(following)} ({percent(following / static)}); `ksim autoscalers` says how near to that"
                 " autoscalers come")
 
