@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
@@ -20,7 +19,7 @@ from tests.study.fleets import table
 
 @pytest.fixture(scope="module")
 def found():
-    idle = Choice("perfect", {"sizes": {"a": [[0.0, 1]]}, "interval": "1 s"})
+    idle = {"name": "perfect", "sizes": {"a": [[0.0, 1]]}, "interval": "1 s"}
     return autoscalers(Scenario.of(table()), [idle], attainment=0.95, slots=6, trials=10, jobs=1)
 
 
@@ -47,7 +46,7 @@ def test_the_table_and_the_figure_show_all(found):
 def test_it_is_no_dearer_than_one_that_no_trial_would_find():
     """With one slot it has one size all along; another that keeps the SLO with less is what it does then."""
     found = autoscalers(Scenario.of(table()), attainment=0.5, slots=1, trials=0, jobs=1)
-    lean = Choice("perfect", {"sizes": {"a": [[1.0, 1]]}, "interval": "1 s"})
+    lean = {"name": "perfect", "sizes": {"a": [[1.0, 1]]}, "interval": "1 s"}
     beside = autoscalers(Scenario.of(table(pools={"a": {"role": "both", "replicas": 1, "max_replicas": 3}})), [lean],
                          attainment=0.5, slots=1, trials=0, jobs=1)
     assert beside.perfect.kept.cost <= min(run.kept.cost for run in beside.runs if beside.keeps(run))
