@@ -156,6 +156,15 @@ class PrefixIndex:
             _compact(engine)
         self._trim(engine, bit, engine.size - (self.capacity if capacity is None else capacity))
 
+    def forget(self, number: int) -> None:
+        """Drop all blocks of engine *number*, which has gone."""
+        engine = self._engines.pop(number, None)
+        for key in engine.turns if engine is not None else ():
+            if bits := self._holders[key] & ~(1 << number):
+                self._holders[key] = bits
+            else:
+                del self._holders[key]
+
     def expire(self, now: float) -> None:
         """Drop the blocks that were last sent `ttl` seconds before *now*, or longer ago."""
         for number, engine in self._engines.items():
@@ -385,6 +394,14 @@ class PrefixTree:
                 self._remove(node, parent, engine)
                 if parent.is_last_of(engine):
                     heappush(leaves, (parent.used[engine], next(tickets), engine, parent))
+
+    def forget(self, engine: int) -> None:
+        """Take everything from *engine*, which has gone."""
+        for node in reversed([*self._nodes()]):  # those that go on from others come first
+            if engine in node.used and node.parent is not None:
+                self._remove(node, node.parent, engine)
+        self._root.used.pop(engine, None)
+        self.sizes.pop(engine, None)
 
     def _remove(self, node: Node, parent: Node, engine: int) -> None:
         """Take *node*, a child of *parent*, from *engine*."""

@@ -115,12 +115,19 @@ class _Life:
             if replica.state == READY and len(replica.life) > 1:
                 _empty(self.views[number].engine)
         self.cluster.offer([view for number, view in self.views.items() if self._ready(number)])
-        if replica.state == GONE and replica.rivals:
-            for pool in self.pools:
-                if pool.pending:
-                    pool.go_on()
+        if replica.state == GONE:
+            self._gone(replica)
         if replica.state == READY and self.cluster.gateway is not None:
             self.cluster.gateway.wake()
+
+    def _gone(self, replica: Replica) -> None:
+        """Tell the router that *replica* has gone, and pools that may have waited for its GPUs."""
+        if on_gone := getattr(self.cluster.pair_router or self.cluster.router, "on_gone", None):
+            for number in replica.engines:
+                on_gone(number)
+        for pool in self.pools if replica.rivals else ():
+            if pool.pending:
+                pool.go_on()
 
     def _ready(self, engine: int) -> bool:
         return engine not in self.replicas or self.replicas[engine][1].state == READY

@@ -6,7 +6,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.prefix_index import ActiveBlocks, PrefixIndex
+from ksim.cluster.prefix_index import ActiveBlocks, PrefixIndex, PrefixTree
 from ksim.flow.request import BlockKeys, Request
 from tests.properties import examples
 
@@ -131,3 +131,24 @@ def test_an_engine_has_what_an_lru_cache_of_blocks_would(prompts, capacity, few)
             depths = {number: leading(asked, cache) for number, cache in enumerate(caches)}
             assert made.leading(prompt) == {number: depth for number, depth in depths.items() if depth}
             assert made.shared(prompt) == shared(asked, caches)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.text("abc", min_size=1, max_size=4)), max_size=12), st.integers(0, 2))
+def test_what_an_engine_had_that_has_gone_is_forgotten_and_nothing_else(sent, gone):
+    """As if it had never been sent anything."""
+    def played(without):
+        made, tree = index(), PrefixTree()
+        for turn, (engine, chunks) in enumerate(sent):
+            prompt = made.prompt(request(turn, *chunks))
+            if engine != without:
+                made.add(prompt, engine, 0.0)
+                tree.insert(prompt.keys, 4, 0, engine)
+        return made, tree
+
+    (made, tree), (never, bare) = played(None), played(gone)
+    made.forget(gone)
+    tree.forget(gone)
+    assert tree.sizes == bare.sizes
+    for turn, (_, chunks) in enumerate(sent):
+        again = request(turn, *chunks)
+        assert made.leading(made.prompt(again)) == never.leading(never.prompt(again))

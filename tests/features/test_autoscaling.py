@@ -6,6 +6,7 @@ import pytest
 from attrs import define
 
 from ksim.autoscaling import Decision
+from ksim.cluster.prefix_index import PrefixIndex, PrefixTree
 from ksim.flow.events import Finished, Received, Routed, Scaled
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.results.history import absent
@@ -209,3 +210,16 @@ def test_gpus_pass_from_one_pool_to_another():
 def test_a_pool_that_cannot_have_its_maximum_alone_is_refused():
     with pytest.raises(DoesNotFit, match="b 9 x 1"):
         Fleet.of(Scenario.of(shared((2,), b={"role": "both", "replicas": 1, "max_replicas": 9})))
+
+
+@pytest.mark.parametrize("router", ["sglang_cache_aware", "llm_d", {"name": "dynamo_kv", "use_kv_events": False},
+                                    {"name": "session_affinity", "fallback": "sglang_cache_aware"}])
+def test_routers_are_told_of_engines_that_have_gone(router, monkeypatch):
+    told = []
+    for kind in (PrefixIndex, PrefixTree):
+        forget = kind.forget
+        monkeypatch.setattr(kind, "forget", lambda self, number, forget=forget: (told.append(number),
+                                                                                 forget(self, number)))
+    result = served((3, 3, 3, 1), count=100, router=router)
+    gone = {built.engine for built in result.log.engines for moment, state in built.life if state == "gone" and moment}
+    assert gone and {*told} == gone

@@ -46,9 +46,10 @@ class EndpointPicker:
     _sent: Sequence[Callable[..., None]] = field(init=False)
     on_first_token: Callable[[Request, int, float], None] = field(init=False)
     on_end: Callable[[Request, int, float], None] = field(init=False)
+    _gone: Sequence[Callable[..., None]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._sent = self._hooks("sent")
+        self._sent, self._gone = self._hooks("sent"), self._hooks("gone")
         if hooks := self._hooks("first_token"):
             self.on_first_token = _teller(hooks)
         if hooks := self._hooks("ended"):
@@ -64,6 +65,11 @@ class EndpointPicker:
         if hasattr(self, "on_end") or hasattr(self, "on_first_token"):
             named.add("books")
         return tuple(signal for signal in ("books", "metrics", "kv_events", "truth") if signal in named)
+
+    def on_gone(self, number: int) -> None:
+        """Tell the parts that engine *number* has gone."""
+        for hook in self._gone:
+            hook(number)
 
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
         """The engine for a request that is not split; none, and a `refusal`, if filters leave none."""
@@ -152,6 +158,9 @@ class ByEndpointPicker:
     @property
     def on_end(self) -> Callable[[Request, int, float], None]:
         return self._picker.on_end
+
+    def on_gone(self, number: int) -> None:
+        self._picker.on_gone(number)
 
 
 @frozen

@@ -28,13 +28,14 @@ class EachSide:
     decode: Choice = field(factory=lambda: Choice("round_robin"))
     on_first_token: Any = field(init=False)
     on_end: Any = field(init=False)
+    on_gone: Any = field(init=False)
     refusal: str | None = field(default=None, init=False)
     _sides: tuple[Any, Any] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._sides = plugin("cluster.routers", self.prefill), plugin("cluster.routers", self.decode)
-        self.on_first_token, self.on_end = (
-            together(self._sides, method) for method in ("on_first_token", "on_end"))
+        self.on_first_token, self.on_end, self.on_gone = (
+            together(self._sides, method) for method in ("on_first_token", "on_end", "on_gone"))
         if any(getattr(side, "refusal", None) is not None for side in self._sides):
             self.refusal = ""
 

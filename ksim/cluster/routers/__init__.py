@@ -28,6 +28,9 @@ next choice; engines are told by their numbers:
     on_first_token(request, number, now)    engine `number` has sent the first token of *request*
     on_end(request, number, now)            it has sent the last one
 
+A third, on_gone(number), is called when an engine has gone that an autoscaler
+does not want: one that comes back has nothing of what it had.
+
 One more is called before the run: measured(models), with a StepModel of each
 engine by its number (ksim/cluster/forecast.py), which is what an operator
 can measure offline.

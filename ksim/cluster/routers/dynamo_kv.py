@@ -103,6 +103,10 @@ class DynamoKv:
             self._active.remove(sent[0], number)
             self._requests[number] -= 1
 
+    def on_gone(self, number: int) -> None:
+        if self._index is not None:
+            self._index.forget(number)
+
     # What is cached.
 
     def _by_events(self, request: Request, engines: Sequence[EngineView]) -> _Cached:

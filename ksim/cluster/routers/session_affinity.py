@@ -26,6 +26,7 @@ class SessionAffinity:
     fallback: Choice = field(factory=lambda: Choice("least_outstanding"))
     on_first_token: Any = field(init=False)
     on_end: Any = field(init=False)
+    on_gone: Any = field(init=False)
     _router: Any = field(init=False)
     _homes: dict[str, int] = field(factory=dict, init=False)
 
@@ -33,6 +34,7 @@ class SessionAffinity:
         self._router = plugin("cluster.routers", self.fallback)
         self.on_first_token = getattr(self._router, "on_first_token", None)
         self.on_end = getattr(self._router, "on_end", None)
+        self.on_gone = getattr(self._router, "on_gone", None)
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -51,6 +51,9 @@ class SglangCacheAware:
         self._tree.insert(keys, each, max(request.prompt - len(keys) * each, 0), chosen.number)
         return chosen
 
+    def on_gone(self, number: int) -> None:
+        self._tree.forget(number)
+
     def _chunks(self, request: Request) -> list[int]:
         """The keys of the prompt's chunks that have names, a last one that is not full included."""
         keys, key = list[int](), self._keys.after(-1, request.chunk_tokens)

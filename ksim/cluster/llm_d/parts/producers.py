@@ -46,6 +46,8 @@ class ApproxPrefixCacheProducer:
 
     def look(self, cycle: Cycle, engines: Sequence[EngineView]) -> None:
         index = self._index or self._make(engines)
+        if self.auto_tune and any(engine.number not in self._kv_blocks for engine in engines):
+            self._kv_blocks |= {engine.number: engine.kv_blocks for engine in engines}
         self._prompt = prompt = index.prompt(cycle.request)
         cycle.matches[self.name] = Match(prompt.blocks, index.block_tokens, index.shared(prompt))
 
@@ -53,6 +55,10 @@ class ApproxPrefixCacheProducer:
         capacity = self._kv_blocks.get(number) or self.lru_capacity_per_server
         assert self._index is not None, "producers look before anything is sent"
         self._index.add(self._prompt, number, cycle.now, capacity)
+
+    def gone(self, number: int) -> None:
+        if self._index is not None:
+            self._index.forget(number)
 
     def _make(self, engines: Sequence[EngineView]) -> PrefixIndex:
         size = self.block_size or self.block_size_tokens
@@ -62,8 +68,6 @@ class ApproxPrefixCacheProducer:
         most = (self.max_prefix_tokens_to_match // size if self.max_prefix_tokens_to_match
                 else self.max_prefix_blocks_to_match or inf)
         index = self._index = PrefixIndex(size, most_blocks=most, partial=True)
-        if self.auto_tune:
-            self._kv_blocks = {engine.number: engine.kv_blocks for engine in engines}
         return index
 
 
