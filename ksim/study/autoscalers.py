@@ -194,10 +194,10 @@ def autoscalers(scenario: Scenario | str | Path, others: Sequence[str | Mapping[
                 slots: int = 48, trials: int = 48, jobs: int | None = None) -> AutoscalerComparison:
     """Compare the autoscaler of *scenario* with *others*, and with the perfect one, under the same requests.
 
-    One of the others is a name, "name:option=value", or a table with its `name` and options.  *attainment* is the share of the requests that
-    have to be within `slo`.  The perfect one may change sizes in each of so many *slots*; at most so many *trials*
-    lower its sizes once they are found.  Runs are computed in *jobs* processes, by default one per CPU.  Raises
-    KsimError for what cannot be run, and where the SLO is missed with all replicas all the time.
+    One of the others is a name, "name:option=value", or a table with its `name` and options.  *attainment* is the share
+    of the requests that have to be within `slo`.  The perfect one may change sizes in each of so many *slots*; at most
+    so many *trials* lower its sizes once they are found.  Runs are computed in *jobs* processes, by default one per
+    CPU.  Raises KsimError for what cannot be run, and where the SLO is missed with all replicas all the time.
     """
     scenario = scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)
     chosen = [parsed(other) if isinstance(other, str) else Choice.of(other) for other in others]
