@@ -190,8 +190,9 @@ class AutoscalersPlan:
         return AutoscalerComparison(title, self.share, [best, *others], len(runs))
 
 
-def autoscalers(scenario: Scenario | str | Path, others: Sequence[str | Mapping[str, Any]] = (), attainment: float = 0.99,
-                slots: int = 48, trials: int = 48, jobs: int | None = None) -> AutoscalerComparison:
+def autoscalers(scenario: Scenario | str | Path, others: Sequence[str | Mapping[str, Any]] = (),
+                attainment: float = 0.99, slots: int = 48, trials: int = 48, jobs: int | None = None
+                ) -> AutoscalerComparison:
     """Compare the autoscaler of *scenario* with *others*, and with the perfect one, under the same requests.
 
     One of the others is a name, "name:option=value", or a table with its `name` and options.  *attainment* is the share
