@@ -22,7 +22,8 @@ AGAIN = "run `python -m benchmarks.notebooks`"
 #: What cells ask for, and what they are given here, to be quick.
 SHORTER = {"least = 30, 120": "least = 0.25, 6", "np.geomspace(1 / 64, 4, 97)": "np.geomspace(0.2, 0.8, 2)",
            '"count": 200': '"count": 20', "replications, trials = 200, 4, 8": "replications, trials = 40, 2, 2",
-           "[512, 8192]": "[8192]", "repeat=6": "repeat=2",
+           "[512, 8192]": "[8192]", '"count": 20_000': '"count": 30', "repeat=6": "repeat=2",
+           "slots=24, trials=6": "slots=1, trials=0, jobs=1",
            '"synthetic": {"count": 60': '"synthetic": {"count": 3', "rates = [4, 8, 12]": "rates = [8]",
            '"workload.synthetic.count": 30': '"workload.synthetic.count": 4',
            "requests = 1000": "requests = 12", '"data_parallel_size": 8': '"data_parallel_size": 2',

@@ -247,6 +247,11 @@ class Keda:
         """Polls and the HPA's looks, in seconds, fall on multiples of it."""
         return float(gcd(self.polling_interval, int(SYNC)))
 
+    @property
+    def min_replicas(self) -> int:
+        """The fewest that it asks for."""
+        return self.min_replica_count if self.idle_replica_count is None else self.idle_replica_count
+
     def decide(self, seen: Observation) -> Decision | None:
         name, pool = only_pool(seen, "keda")
         self._times.setdefault("created", seen.now)

@@ -38,6 +38,11 @@ class Perfect:
         """The most that it asks for."""
         return int(max(size for steps in self.sizes.values() for _, size in steps))
 
+    @property
+    def min_replicas(self) -> int:
+        """The fewest that it asks for."""
+        return int(min(size for steps in self.sizes.values() for _, size in steps))
+
     def decide(self, seen: Observation) -> Decision | None:
         wanted = {name: int(steps[due - 1][1]) for name, steps in self.sizes.items()
                   if name in seen.pools and (due := bisect_right([time for time, _ in steps], seen.now + 1e-9))}

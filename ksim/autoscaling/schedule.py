@@ -98,6 +98,11 @@ class Schedule:
             raise ValueError(f"begins {self.begins!r} is no time of a week such as 'mon 06:30'")
         self._first = int(_NAMES[day]) * _DAY + int(hour) * 60 + int(minute)
 
+    @property
+    def min_replicas(self) -> int:
+        """The fewest that it asks for."""
+        return min([self.replicas, *(period.replicas for period in self.periods)])
+
     def decide(self, seen: Observation) -> Decision | None:
         minute = (self._first + int(seen.now // _MINUTE)) % _WEEK
         wanted = {name: self._at(minute, name) for name in seen.pools}

@@ -4,12 +4,13 @@
 keeps the SLO: dollars, or GPU-hours where GPUs have no price.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
 from ksim.results.numbers import OF_AUTOSCALERS, number_of
@@ -124,6 +125,12 @@ def candidate(scenario: Scenario, choice: Choice) -> Scenario:
     return evolve(scenario, pools=pools, autoscaler=choice)
 
 
+def _least(scenarios: Iterable[Scenario]) -> int:
+    """The fewest replicas that the perfect one may have: 0 where any of its rivals may, else 1."""
+    choices = {choice for one in scenarios for name in one.pools if (choice := one.autoscaler_of(name))}
+    return min(min(1, getattr(plugin("autoscaling", choice), "min_replicas", 1)) for choice in choices)
+
+
 @frozen
 class AutoscalersPlan:
     """Which autoscalers are compared on `scenario`: its own, and `others`.
@@ -181,8 +188,8 @@ class AutoscalersPlan:
             told()
 
         with where.workers() as workers:
-            search = Search.of(self.scenario, self.share, self.slots, workers, ended)
             candidates = self.candidates
+            search = Search.of(self.scenario, self.share, self.slots, _least(candidates.values()), workers, ended)
             kept = search.play(list(candidates.values()))
             best = AutoscalerRun(PERFECT, *search.find(kept, self.trials))
         others = [AutoscalerRun(name, one, run) for (name, one), run in zip(candidates.items(), kept, strict=True)]

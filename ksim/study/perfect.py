@@ -104,13 +104,15 @@ def with_sizes(scenario: Scenario, asked: Mapping[str, Sequence[tuple[float, int
 class Search:
     """The search for sizes with which `share` of the requests of `scenario` keep their targets.
 
-    The time up to the last arrival has so many `slots`.  `cost` is that of a replica of each pool for a second, in
-    whatever unit, and `lead` the seconds that it takes to start.  `told` hears of each run that ends.
+    The time up to the last arrival has so many `slots`, in each of which a pool has `least` replicas at least.  `cost`
+    is that of a replica of each pool for a second, in whatever unit, and `lead` the seconds that it takes to start.
+    `told` hears of each run that ends.
     """
 
     scenario: Scenario
     share: float
     slots: int
+    least: int
     cost: Mapping[str, float]
     lead: Mapping[str, float]
     workers: RunWorkers
@@ -119,8 +121,8 @@ class Search:
     length: float = field(default=1.0, init=False)
 
     @classmethod
-    def of(cls, scenario: Scenario, share: float, slots: int, workers: RunWorkers, told: Callable[[], object]
-           ) -> "Search":
+    def of(cls, scenario: Scenario, share: float, slots: int, least: int, workers: RunWorkers,
+           told: Callable[[], object]) -> "Search":
         """The search for the pools of *scenario* that have an autoscaler."""
         fleet, names = Fleet.of(scenario), scaled_pools(scenario)
         pools = {pool.name: pool.deployment for pool in fleet.pools if pool.name in names}
@@ -128,7 +130,7 @@ class Search:
         startup = startup_of(scenario.startup)
         lead = {name: sum(part.seconds for part in startup.parts(engine_load(one))) for name, one in pools.items()}
         priced = {name: wide[name] * (one.rates.gpu_dollars or 1.0) for name, one in pools.items()}
-        return cls(scenario, share, slots, priced, lead, workers, told)
+        return cls(scenario, share, slots, least, priced, lead, workers, told)
 
     @property
     def pools(self) -> list[str]:
@@ -231,6 +233,7 @@ class Search:
         change = more * self.cost[name]  # (from, to)
         price *= self.cost[name]
         hold = np.repeat(hold[:, None], self.slots, axis=1)
+        hold[levels < self.least] = np.inf
         hold[levels == 0, -1] = np.inf  # those that are left then would wait for ever
         best, came = hold[:, 0] + price * misses[:, 0], []
         for slot in range(1, self.slots):
@@ -249,7 +252,8 @@ class Search:
         groups = [(name, tuple(slot for slot in range(self.slots) if size[slot])) for name, size in sizes.items()]
         while groups and trials > 0:
             name, slots = groups.pop(0)
-            if not (lower := [slot for slot in slots if sizes[name][slot] > (slot == self.slots - 1)]):
+            if not (lower := [slot for slot in slots
+                              if sizes[name][slot] > max(self.least, slot == self.slots - 1)]):
                 continue
             tried = {**sizes, name: tuple(size - (slot in lower) for slot, size in enumerate(sizes[name]))}
             one, trials = self.simulate([tried])[0], trials - 1

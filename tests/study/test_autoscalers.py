@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.study.autoscalers import autoscalers
+from ksim.study.autoscalers import _least, autoscalers
 from ksim.study.perfect import Search
 from ksim.study.workers import InProcess
-from tests.study.fleets import table
+from tests.study.fleets import SCHEDULE, table
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_it_is_no_dearer_than_one_that_no_trial_would_find():
 
 
 def search(slots=4, lead=1.0):
-    made = Search(Scenario.of(table()), 0.9, slots, {"a": 2.0}, {"a": lead}, InProcess(), lambda: None)
+    made = Search(Scenario.of(table()), 0.9, slots, 0, {"a": 2.0}, {"a": lead}, InProcess(), lambda: None)
     made.length = 3.0
     return made
 
@@ -103,3 +103,10 @@ def test_an_slo_that_all_replicas_miss_is_refused():
 def test_schedules_that_are_none_are_refused(sizes, says):
     with pytest.raises(ConfigError, match=says):
         simulate(Scenario.of(table(autoscaler={"name": "perfect", "sizes": sizes})))
+
+
+@pytest.mark.parametrize(("own", "least"), [({"name": "wva"}, 1), (SCHEDULE, 1), ({
+    "name": "keda", "minReplicaCount": 0, "triggers": [{"type": "prometheus", "metadata": {
+        "query": "sum(vllm:num_requests_waiting)", "threshold": "1"}}]}, 0)])
+def test_the_perfect_one_has_none_only_where_a_rival_may(own, least):
+    assert _least([Scenario.of(table(autoscaler=own))]) == least
