@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, plain
@@ -54,7 +54,7 @@ class AutoscalerComparison:
 
     title: str
     share: float
-    runs: Sequence[AutoscalerRun]
+    runs: Sequence[AutoscalerRun] = field(repr=False)
     simulated: int
 
     @property
