@@ -116,7 +116,7 @@ class Search:
     cost: Mapping[str, float]
     lead: Mapping[str, float]
     workers: RunWorkers
-    told: Callable[[], object]
+    told: Callable[[], object] = field(kw_only=True)
     #: Seconds of a slot.
     length: float = field(default=1.0, init=False)
 
@@ -130,7 +130,7 @@ class Search:
         startup = startup_of(scenario.startup)
         lead = {name: sum(part.seconds for part in startup.parts(engine_load(one))) for name, one in pools.items()}
         priced = {name: wide[name] * (one.rates.gpu_dollars or 1.0) for name, one in pools.items()}
-        return cls(scenario, share, slots, least, priced, lead, workers, told)
+        return cls(scenario, share, slots, least, priced, lead, workers, told=told)
 
     @property
     def pools(self) -> list[str]:

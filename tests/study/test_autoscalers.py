@@ -54,7 +54,7 @@ def test_it_is_no_dearer_than_one_that_no_trial_would_find():
 
 
 def search(slots=4, lead=1.0):
-    made = Search(Scenario.of(table()), 0.9, slots, 0, {"a": 2.0}, {"a": lead}, InProcess(), lambda: None)
+    made = Search(Scenario.of(table()), 0.9, slots, 0, {"a": 2.0}, {"a": lead}, InProcess(), told=lambda: None)
     made.length = 3.0
     return made
 
