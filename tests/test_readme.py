@@ -21,6 +21,7 @@ SHORT = {"capacity": "--requests 25 --replications 2 --no-model-error", "sweep":
                  " --over serve.quantization=fp8 --over serve.max_num_batched_tokens=8192",
          "tune": "--trials 2",
          "ranks": "--set workload.synthetic.count=8",
+         "autoscalers": "--slots 1 --trials 0 --set workload.synthetic.count=20",
          "routers": "--set workload.synthetic.count=10 --set serve.data_parallel_size=2"}
 COMMANDS = [line.partition("  #")[0].strip() for line in README.splitlines() if line.startswith("    ksim ")]
 
@@ -45,10 +46,10 @@ def _quick(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
-def test_the_readme_answers_fifteen_questions():
-    section = README.partition("## Fifteen questions")[2].partition("\n## ")[0]
+def test_the_readme_answers_sixteen_questions():
+    section = README.partition("## Sixteen questions")[2].partition("\n## ")[0]
     questions = re.findall(r"^\*\*(.+\?)\*\*.*\n((?:.*\n)*?)\n((?:    ksim .*\n)+)", section, re.MULTILINE)
-    assert len(questions) == 15
+    assert len(questions) == 16
 
 
 @pytest.mark.parametrize("command", COMMANDS)
