@@ -109,3 +109,16 @@ def test_an_engine_that_becomes_idle_looks_at_once(synchronous):
     for each in (fleet, fleet.stepping()):
         first, second = run_of(each).result.requests.to_pylist()
         assert 0 < second["arrival_s"] + second["ttft_s"] - (first["arrival_s"] + first["e2e_s"]) < first["ttft_s"]
+
+
+def test_whom_a_policy_puts_first_is_chosen_of_those_that_were_seen():
+    """Where newcomers are seen every other decode, an engine ahead of the clock must not see them a decode later."""
+    table = {"model": "llama-3.2-1b", "gpu": "h200", "engine": "sglang-0.5.23", "oracle": "roofline", "seed": 58,
+             "serve": {"sglang": {"max_running_requests": 6, "scheduler_recv_interval": 2, "context_length": 512},
+                       "scheduling_policy": {"name": "shortest_remaining"}},
+             "workload": {"synthetic": {"count": 100, "arrivals": {"process": "poisson", "rate": 700.0},
+                                        "prompt": {"kind": "uniform", "low": 5, "high": 120},
+                                        "output": {"kind": "uniform", "low": 1, "high": 12}}}}
+    fleet = Fleet.of(Scenario.of(table))
+    ahead, stepped = (run_of(each).result.requests for each in (fleet, fleet.stepping()))
+    assert ahead["ttft_s"].to_pylist() == stepped["ttft_s"].to_pylist()

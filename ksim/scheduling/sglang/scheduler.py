@@ -346,7 +346,9 @@ class SglangScheduler(SglangJobs):
         """Whether the next schedule is the same whenever it is made, and whatever jobs come before it, if any may come
         (*newcomers*)."""
         retracts = self.cache.pool.free < len(self.batch)  # whoever is retracted waits behind those that came before
-        return not newcomers or (self._ignores_queue and not retracts and self.limits.max_queued_requests is None)
+        seen_at_once = self.limits.scheduler_recv_interval == 1  # else the turn may be one that looks who has come
+        return not newcomers or (self._ignores_queue and not retracts and seen_at_once
+                                 and self.limits.max_queued_requests is None)
 
     def repeats_left(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
