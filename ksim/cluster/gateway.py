@@ -129,10 +129,7 @@ class Gateway:
 
     def resend(self, request: Request, done: Callable[[], object]) -> None:
         """Queue *request*, which an engine had that is gone, before others of its flow."""
-        self._flows.setdefault(self.control.flow(request), deque()).appendleft(
-            Attempt(request, done, True, since=self.env.now))
-        self._held += 1
-        self._go_on(self._send_one())
+        self._queue(Attempt(request, done, timely=True), deque.appendleft)
 
     def _try(self, attempt: Attempt) -> None:
         request, now = attempt.request, self.env.now
@@ -141,8 +138,12 @@ class Gateway:
         if reason := self.control.refusal(request, self._look(), self._held, now):
             self._refuse(attempt, reason)
             return
-        attempt.since = now
-        self._flows.setdefault(self.control.flow(request), deque()).append(attempt)
+        self._queue(attempt, deque.append)
+
+    def _queue(self, attempt: Attempt, place: Callable[[deque[Attempt], Attempt], None]) -> None:
+        """Have *attempt* wait at that *place* of its flow, and send whoever may go."""
+        attempt.since = self.env.now
+        place(self._flows.setdefault(self.control.flow(attempt.request), deque()), attempt)
         self._held += 1
         self._go_on(self._send_one())
 

@@ -158,12 +158,9 @@ class PrefixIndex:
 
     def forget(self, number: int) -> None:
         """Drop all blocks of engine *number*, which has gone."""
-        engine = self._engines.pop(number, None)
-        for key in engine.turns if engine is not None else ():
-            if bits := self._holders[key] & ~(1 << number):
-                self._holders[key] = bits
-            else:
-                del self._holders[key]
+        if engine := self._engines.pop(number, None):
+            for sent in engine.sent:
+                self._drop(engine, sent, 1 << number, inf)
 
     def expire(self, now: float) -> None:
         """Drop the blocks that were last sent `ttl` seconds before *now*, or longer ago."""

@@ -402,6 +402,11 @@ def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: floa
     return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum()) - float(missing.sum())
 
 
+def is_scaled(engines: Sequence[EngineBuilt]) -> bool:
+    """Whether replicas may come and go."""
+    return any(built.life for built in engines)
+
+
 def absent(engines: Sequence[EngineBuilt], duration: float) -> Floats:
     """The seconds of a run of *duration* in which each of *engines* has no GPUs."""
     return np.array([_gone(built.life, duration) for built in engines], np.float64)

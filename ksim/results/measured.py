@@ -20,7 +20,7 @@ from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.results.activity import Shares
 from ksim.results.arrow import numbers, table, texts
 from ksim.results.energy import Energy, energy_summary
-from ksim.results.history import History
+from ksim.results.history import History, is_scaled
 from ksim.results.kernels import KernelUsage, kernel_table
 from ksim.results.metrics import summarise
 from ksim.results.numbers import CostRates, LatencyTargets, Summary, fleet_footprint, footprint
@@ -104,7 +104,7 @@ class MeasuredRun:
             groups = RequestGroups(self.limits)
             groups.add(self.history, np.ones(len(self.history.requests), dtype=bool))
             measured = with_groups(measured, groups.summary(self.history.duration))
-        if any(built.life for built in self.history.engines):
+        if is_scaled(self.history.engines):
             from ksim.results.scaling import decisions
 
             measured = decisions(measured, self.log)
@@ -129,7 +129,7 @@ class MeasuredRun:
     @cached_property
     def scaling(self) -> pa.Table | None:
         """One row per decision of an autoscaler, with what it saw; None for runs in which no replica comes or goes."""
-        if not any(built.life for built in self.history.engines):
+        if not is_scaled(self.history.engines):
             return None
         from ksim.results.scaling import scaling_rows
 
@@ -138,7 +138,7 @@ class MeasuredRun:
     @cached_property
     def replicas(self) -> pa.Table | None:
         """One row per change of the state of a replica; None for the same runs."""
-        if not any(built.life for built in self.history.engines):
+        if not is_scaled(self.history.engines):
             return None
         from ksim.results.scaling import replica_table
 

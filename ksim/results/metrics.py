@@ -12,7 +12,7 @@ import numpy as np
 from attrs import define, evolve, field, fields
 
 from ksim.flow.events import GONE, EngineBuilt
-from ksim.results.history import History, absent
+from ksim.results.history import History, absent, is_scaled
 from ksim.results.numbers import LATENCIES, PERCENTILES, STATISTICS, LatencyTargets, Summary, latency_key
 from ksim.results.requests import Requests
 from ksim.results.series import concurrency, saturation
@@ -439,7 +439,7 @@ def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], duration: floa
 
 def _allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: float) -> Summary:
     """What GPUs were allocated to *engines*, where that changes."""
-    if not any(built.life for built in engines):
+    if not is_scaled(engines):
         return {}
     from ksim.results.scaling import allocation
 

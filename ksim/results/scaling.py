@@ -17,16 +17,11 @@ from ksim.results.numbers import Summary
 from ksim.results.series import Series
 from ksim.results.steps import Floats, ratio
 
-__all__ = ["FleetSizes", "allocation", "decisions", "is_scaled", "replica_table", "scaling_rows", "windows"]
+__all__ = ["FleetSizes", "allocation", "decisions", "replica_table", "scaling_rows", "windows"]
 
 #: The states of a replica that has GPUs, in their order.
 STATES = ("starting", "ready", "draining")
 _READY, _GONE = "ready", "gone"
-
-
-def is_scaled(engines: Sequence[EngineBuilt]) -> bool:
-    """Whether replicas may come and go."""
-    return any(built.life for built in engines)
 
 
 def _replicas(engines: Sequence[EngineBuilt]) -> dict[tuple[str, int], list[EngineBuilt]]:
@@ -120,7 +115,7 @@ class FleetSizes:
             own = {name: column[columns["pool"] == pool] for name, column in columns.items()}
             found = {state: _counted(own, state, np.ones(len(own["gpus"]))) for state in STATES}
             replicas[pool] = {"wanted": _wanted(found, asked, pool), **found}
-            gpus[pool] = _summed([_counted(own, state, own["gpus"].astype(float)) for state in STATES])
+            gpus[pool] = Series.total([_counted(own, state, own["gpus"].astype(float)) for state in STATES])
         return cls(replicas, gpus)
 
 
@@ -139,11 +134,6 @@ def _wanted(found: Mapping[str, Series], asked: pa.Table, pool: str) -> Series:
     first = float(found[_READY].at(np.zeros(1))[0])
     return Series(np.array([0.0, *(row["time_s"] for row in rows)]),
                   np.array([first, *(float(row["replicas"]) for row in rows)]))
-
-
-def _summed(parts: Sequence[Series]) -> Series:
-    return Series.of_changes(np.concatenate([part.times for part in parts]),
-                             np.concatenate([np.diff(part.values, prepend=0.0) for part in parts]))
 
 
 def windows(series: Series, end: float) -> Iterator[tuple[float, float]]:

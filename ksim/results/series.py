@@ -3,7 +3,7 @@
 `saturation` says whether the queue kept growing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +27,12 @@ class Series:
         there = ~np.isnan(times)
         moments, which = np.unique(times[there], return_inverse=True)
         return cls(moments, np.cumsum(np.bincount(which, weights=changes[there], minlength=len(moments))))
+
+    @classmethod
+    def total(cls, parts: "Sequence[Series]") -> "Series":
+        """The sum of *parts*."""
+        return cls.of_changes(np.concatenate([part.times for part in parts] or [np.zeros(0)]),
+                              np.concatenate([np.diff(part.values, prepend=0.0) for part in parts] or [np.zeros(0)]))
 
     def integral(self, until: Floats) -> Floats:
         """The area under the series from its start up to each of these times."""
@@ -171,10 +177,8 @@ def all_static_power(history: History) -> Series:
 
 
 def _added(history: History, of_engine: Callable[[History, int], Series], places: Iterable[int] | None) -> Series:
-    engines = [of_engine(history, index) for index in (range(len(history.engines)) if places is None else places)]
-    times = np.concatenate([series.times for series in engines] or [np.zeros(0)])
-    changes = np.concatenate([np.diff(series.values, prepend=0.0) for series in engines] or [np.zeros(0)])
-    return Series.of_changes(times, changes)
+    return Series.total([of_engine(history, index)
+                         for index in (range(len(history.engines)) if places is None else places)])
 
 
 @frozen(eq=False)

@@ -36,7 +36,7 @@ from ksim.results.arrow import flags
 from ksim.results.energy import ENERGY_KEYS, energy_interval
 from ksim.results.features import Copies, GatewayTotals, adapter_summary, tier_summary
 from ksim.results.groups import GroupTotals, RequestGroups, with_groups
-from ksim.results.history import KINDS, History, static_joules
+from ksim.results.history import KINDS, History, is_scaled, static_joules
 from ksim.results.measured import Refusals, request_table, routing_rows, step_table
 from ksim.results.metrics import (
     INTERVAL_KEYS,
@@ -402,7 +402,7 @@ class ParquetLog(Log):
 
     def _scaled(self, summary: Summary) -> Summary:
         """*summary*, with decisions of autoscalers where replicas come and go; writes those, and the replicas."""
-        if not any(built.life for built in self.engines):
+        if not is_scaled(self.engines):
             return summary
         from ksim.results.scaling import decisions, replica_table, scaling_rows
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ksim.flow.events import Scaled
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, KsimError
+from ksim.foundation.units import HOUR
 from ksim.results.metrics import good
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
@@ -70,7 +71,7 @@ class ScaledRun:
     def cost(self) -> float:
         """Dollars for GPUs, or GPU-hours where they have no price."""
         dollars = self.summary["gpu_dollars"]
-        return float(self.summary["allocated_gpu_seconds"]) / 3600 if dollars is None else float(dollars)  # type: ignore[arg-type]
+        return float(self.summary["allocated_gpu_seconds"]) / HOUR if dollars is None else float(dollars)  # type: ignore[arg-type]
 
 
 def run(pools: Sequence[str], scenario: Scenario) -> ScaledRun:

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from ksim.flow.events import RanksMet, Scaled
 from ksim.results import series
-from ksim.results.history import History
+from ksim.results.history import History, is_scaled
 from ksim.results.kernels import KernelUsage, families
 from ksim.results.numbers import LATENCIES, LatencyTargets, Summary
 from ksim.results.steps import Bools, Floats, sums
@@ -54,7 +54,7 @@ def run_charts(history: History, usage: KernelUsage, kernels: pa.Table, limits: 
         yield "latency", latency_chart(history, limits, summary, f"Latency: {subject}")
     if len(history.steps):
         yield "timeline", over_time(Moments.of(history), f"Over time: {subject}")
-    if any(built.life for built in history.engines):
+    if is_scaled(history.engines):
         from ksim.results.scaling import replica_table, scaling_rows
         from ksim.views.figures.scaling import ScaledMoments, scaling_chart
 
