@@ -349,9 +349,12 @@ class Engine(ABC):
         """The batch and the seconds of the last forward pass whose tokens were taken in by *now*; None where there was
         none, or it is not known."""
 
+    def catch_up(self, now: float) -> None:
+        """Take all turns that begin by *now*, for somebody who looks then: an engine may put them off until it must."""
+
     @abstractmethod
     def close(self) -> None:
-        """Log what is not logged yet: the run is over."""
+        """Log what is not logged yet: the run is over, or somebody looks at it."""
 
     def stop(self) -> None:
         """Take no further turn: an engine that waits for one refers to itself, and would be kept until garbage is

@@ -1,7 +1,8 @@
 """An engine that goes ahead of SimPy's clock, up to the next event that may concern it, without an event for each step.
 
-What an engine decides depends only on the requests that have reached it.  Until the next event elsewhere, it takes
-turn after turn by arithmetic.  While a batch only decodes, turns are known before they are taken.
+What an engine decides depends only on the requests that have reached it.  While a batch only decodes, its turns are
+`Foreseen`: they are priced together, and taken when a request comes, when somebody looks, or when none of them is left.
+So what happens elsewhere costs such an engine nothing.
 
 Where no arrival can change what it decides, it takes many turns first and works out their times later: these are
 `UndatedTurns`.  What a router may know of them is noted with each turn, and gets the turn's time.  A request that comes
@@ -30,7 +31,7 @@ from ksim.scheduling.engine_loop import EngineLoop, Foreseeing, Turn, forecast_o
 from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.scheduler import Scheduler
 
-__all__ = ["Dates", "Facts", "note", "settle", "tell", "FURTHEST", "UndatedTurn", "UndatedTurns", "next_decodes",
+__all__ = ["Dates", "Facts", "note", "settle", "tell", "FURTHEST", "Foreseen", "UndatedTurn", "UndatedTurns", "next_decodes",
            "tell_turns", "LookaheadEngine", "Sent"]
 
 
@@ -84,8 +85,27 @@ def settle(observer: Observer | None, moments: Sequence[float]) -> None:
             observer.readings[index] = reading._replace(waiting=waiting, since=None)
 
 
-#: Turns foreseen at most in one go.
-FURTHEST = 512
+#: Turns foreseen at most in one go, and at first: requests that come may change those that are further away.
+FURTHEST, NEAREST = 512, 32
+
+
+@define(eq=False)
+class Foreseen:
+    """Turns to come that repeat the latest schedule: their `batches`, and what the clock must know of these, the `loads`.
+
+    So many of them are `taken`.
+    """
+
+    batches: Sequence[Batch]
+    loads: Sequence[StepSummary]
+    taken: int = 0
+
+    def earliest_end(self, times: LoopTimes) -> float:
+        """When, at the earliest, the turn after them begins, if the next of them begins at *times*."""
+        end = times.gpus
+        for load in self.loads[self.taken:len(self.loads) - times.in_flight]:
+            end += load.seconds  # at the boost clock, one after the other; no later than `LoopTimes` rounds it
+        return max(times.now, end)
 
 
 @define(eq=False)
@@ -216,6 +236,8 @@ class LookaheadEngine(Engine):
     _setting: Setting = field(init=False)
     _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
     _tickets: int = field(default=0, init=False)
+    _foreseen: Foreseen | None = field(default=None, init=False)
+    _reach: int = field(default=NEAREST, init=False)  # turns to foresee next
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -272,9 +294,11 @@ class LookaheadEngine(Engine):
         return min(self.env.news, self._sent[0][0] if self._sent else inf)
 
     def last_pass(self, now: float) -> tuple[Batch, float] | None:
+        self.catch_up(now)
         return self._recorder.last_pass(now)
 
     def close(self) -> None:
+        self.catch_up(self.env.now)
         self._recorder.flush()
 
     # Turns.
@@ -290,8 +314,8 @@ class LookaheadEngine(Engine):
                 self._receive_sent(times.now)
             turn = yield from self._loop.run_turn(self)
             if turn.work and (more := self._forecast.repeats_left()) > 1:
-                batch, seconds = turn.work
-                self._go_on(batch, seconds, more)
+                self._foresee(turn.work[0], more)
+                yield from self._go_on()
 
     @property
     def now(self) -> float:
@@ -337,31 +361,53 @@ class LookaheadEngine(Engine):
         else:
             self._end(finished)
 
-    def _go_on(self, batch: Batch, length: float, turns: int) -> None:
-        """Take up to so many *turns* that repeat the schedule of *batch*, which took *length* seconds, until there is
-        news."""
-        news, now = self._news_at, self._times.now
-        if news < now:
-            return
-        if news < inf:  # how many turns there may be until then, if they take about as long as this one
-            turns = min(turns, int((news - now) / length) + 2)
-        self._repeat(next_decodes(batch, min(turns, FURTHEST)), news)
-        self._loop.sync()
+    # Turns that repeat a schedule.
 
-    def _repeat(self, batches: Sequence[Batch], news: float) -> None:
-        """Take a turn for each of *batches*, which only decode, with as many sequences each, until there is *news*."""
+    def _foresee(self, batch: Batch, turns: int) -> None:
+        """Foresee up to so many *turns* that repeat the schedule of *batch*, for which there are blocks."""
+        count = self.scheduler.affords(min(turns, self._reach))
+        if count:
+            batches = next_decodes(batch, count)
+            self._foreseen = Foreseen(batches, self.timers[0].summarize(batches))
+
+    def _go_on(self) -> Process:
+        """Let the turns that are foreseen pass, until the next of them might take in a request that has come."""
+        while (foreseen := self._foreseen) is not None:
+            moment = min(foreseen.earliest_end(self._times), self._sent[0][0] if self._sent else inf)
+            if self.env.news < moment:
+                self._news = self.env.quiet_before(moment)
+                yield self._news
+            self.catch_up(self._news_at)
+            if self._foreseen is None:
+                self._reach = min(2 * self._reach, FURTHEST)
+            elif self._sent and self._sent[0][0] <= self._times.now:
+                self._reach, self._foreseen = max(2 * foreseen.taken, NEAREST), None
+
+    def catch_up(self, now: float) -> None:
+        foreseen = self._foreseen
+        if foreseen is None or self._times.now > now:
+            return
+        self._repeat(foreseen, now)
+        self._loop.sync()
+        if foreseen.taken == len(foreseen.loads):
+            self._foreseen = None
+
+    def _repeat(self, foreseen: Foreseen, until: float) -> None:
+        """Take those of the turns *foreseen* that begin no later than *until*, and for which there are blocks."""
         times, recorder, clock, pool = self._times, self._recorder, self.clock, self.scheduler.cache.pool
-        sequences, waiting, running = batches[0].sequences, len(self.scheduler.waiting), len(self.scheduler.running)
+        sequences = foreseen.batches[0].sequences
+        waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
         making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
-        for batch, load in zip(batches, self.timers[0].summarize(batches), strict=True):
-            scheduled = times.now
-            if scheduled > news or not self._loop.repeat_turn():
+        for place in range(foreseen.taken, len(foreseen.loads)):
+            batch, load, scheduled = foreseen.batches[place], foreseen.loads[place], times.now
+            if scheduled > until or not self._loop.repeat_turn():
                 break
             prepared, launched, start = times.ready(making, preparing, load.launch_seconds)
             pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
             end = times.compute(launched, start, load.seconds_at(pace), sequences)
             recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
             recorder.complete(*times.finish())
+            foreseen.taken += 1
 
     # Turns that no arrival can change.
 

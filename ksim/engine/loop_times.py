@@ -168,17 +168,22 @@ class Horizon(simpy.Environment):
     @property
     def news(self) -> float:
         """When the next event may happen that a process going ahead does not know of; inf if none will."""
-        if self.coupled:
-            if self.promises:
-                return min(self.peek(), *self.promises.values())
-            if self._waiting:
-                return min(self.peek(), self._waiting[0][0])
-        return self.peek()
+        if not self.coupled:
+            return self.peek()
+        return min(self.peek(), *self.promises.values()) if self.promises else self.due
 
     @property
     def due(self) -> float:
         """When the next event happens, if none is scheduled before; inf without any."""
-        return min(self.peek(), self._waiting[0][0]) if self._waiting else self.peek()
+        return min(self.peek(), self._first_waiting)
+
+    @property
+    def _first_waiting(self) -> float:
+        """Until when the first of the processes waits that go ahead; inf without any.  Some may go on already."""
+        waiting = self._waiting
+        while waiting and waiting[0][2].triggered:
+            heappop(waiting)
+        return waiting[0][0] if waiting else inf
 
     def call_at(self, moment: float, callback: Callable[[], None]) -> None:
         """Call *callback* at this very *moment*, which is yet to come: a timeout would round it."""
@@ -188,12 +193,12 @@ class Horizon(simpy.Environment):
         heappush(self._queue, (moment, simpy.events.NORMAL, next(self._eid), event))
 
     def quiet_before(self, moment: float) -> simpy.Event:
-        """An event that fires when no other event is left before *moment*."""
+        """An event that fires when no other event is left before *moment*, unless somebody has it fire sooner."""
         event = self.event()
         heappush(self._waiting, (moment, next(self._tickets), event))
         return event
 
     def step(self) -> None:
-        if self._waiting and self.peek() >= self._waiting[0][0]:
+        if self._waiting and self.peek() >= self._first_waiting < inf:
             heappop(self._waiting)[-1].succeed()
         super().step()

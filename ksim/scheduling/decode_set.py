@@ -101,6 +101,24 @@ class DecodeSet:
                 self._renew(job, step)
         return True
 
+    def affords(self, steps: int, latest: int) -> int:
+        """For how many of the *steps* after the *latest* there are blocks for certain, if no member leaves."""
+        free, size = self.cache.pool.free, self.smallest_block
+        most = len(self.members) * self.each  # blocks that are needed at once
+        if most * (steps // size + 1) <= free:
+            return steps
+        rest, needed = most - sum(self._needs.values()), 0
+        for ahead in range(1, steps + 1):
+            needed += self._needs.get((latest + ahead) % self.cache.block_tokens, 0)
+            if needed + rest * (ahead // size + 1) > free:
+                return ahead - 1
+        return steps
+
+    @property
+    def smallest_block(self) -> int:
+        """The tokens of the smallest of its blocks."""
+        return self.cache.block_tokens
+
     def _afford(self, due: Sequence[Job], needs: int, step: int) -> bool:
         """Whether blocks are free for the jobs *due* at *step*, and *needs* more."""
         return needs + len(due) <= self.cache.pool.free

@@ -40,6 +40,10 @@ class GroupDecodeSet(DecodeSet):
         return self.cache
 
     @property
+    def smallest_block(self) -> int:
+        return min(group.block_tokens for group in self._hybrid.groups)
+
+    @property
     def findable(self) -> bool:
         return bool(self.stirring)
 

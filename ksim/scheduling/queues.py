@@ -471,6 +471,10 @@ class JobQueues:
 
     # Schedules that ScheduleForecast knows to be just like the latest need not be made.
 
+    def affords(self, repeats: int) -> int:
+        """For how many of so many *repeats* there are blocks for certain."""
+        return self.decodes.affords(repeats, self.steps)
+
     def repeat(self) -> bool:
         """Make a schedule like the latest one; return False, with nothing done, where blocks are short."""
         if not self.decodes.renew(self.steps + 1):

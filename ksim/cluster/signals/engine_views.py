@@ -140,15 +140,17 @@ class EngineViews:
 
     def refresh(self, now: float) -> None:
         """Bring the views up to *now*."""
-        if self.books is not None:
+        if self.books is not None:  # answers are of turns that no engine puts off
             self.books.look(now)
         if self.scrapes is not None:
             self.scrapes.look(now)
-        for index in self.indexes:
-            index.look(now)
-        if "kv_events" in self.signals:
+        if "kv_events" in self.signals or "truth" in self.signals:
             for view in self.views:
                 view.hit = -1
+                if isinstance(view.engine, Engine):
+                    view.engine.catch_up(now)
+        for index in self.indexes:
+            index.look(now)
 
     @property
     def complete(self) -> bool:

@@ -67,13 +67,19 @@ class Scrapes:
         if moment < 0:
             return
         if not interval:
+            self._catch_up(now)
             for view, observer in zip(self.views, self.observers, strict=True):
                 _show(view, observer, moment)
             self._note()
             return
         latest = floor((moment + RESOLUTION) / interval)
         if latest > self._latest:
+            self._catch_up(now)
             self._show_scrapes(latest)
+
+    def _catch_up(self, now: float) -> None:
+        for view in self.views:
+            view.engine.catch_up(now)
 
     def _show_scrapes(self, latest: int) -> None:
         """Show the values of scrapes up to the *latest*."""

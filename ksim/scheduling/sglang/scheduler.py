@@ -316,10 +316,20 @@ class SglangScheduler(SglangJobs):
 
     # Schedules that are known to be just like the latest need not be made.
 
+    def affords(self, repeats: int) -> int:
+        """For how many of so many *repeats* there are pages for certain."""
+        page, most = self.cache.block_tokens, self._free_pages // len(self.batch) - 2
+        return max(0, min(repeats, most * page))
+
+    @property
+    def _free_pages(self) -> int:
+        """How many pages are free wherever its tokens take some."""
+        return self.cache.pool.free
+
     def repeat(self) -> bool:
         """Make a decode like the latest one; return False, with nothing done, where pages are short."""
         batch = self.batch
-        if self.cache.pool.free < len(batch):
+        if self._free_pages < len(batch):
             return False
         self._room_for_decode()
         self.steps += 1

@@ -148,9 +148,14 @@ class SglangWindowScheduler(SglangScheduler):
         self.batch.slide()
         super()._room_for_decode()
 
+    @property
+    def _free_pages(self) -> int:
+        cache = _windows(self.cache)
+        return min(cache.pool.free, cache.window_pool.free)
+
     def repeat(self) -> bool:
         batch, cache = self.batch, _windows(self.cache)
-        if min(cache.pool.free, cache.window_pool.free) < len(batch):
+        if self._free_pages < len(batch):
             return False
         batch.full = False
         cache.make_room(batch.pages() * cache.block_tokens)
