@@ -44,8 +44,13 @@ class RouterAndControl:
     @property
     def signals(self) -> tuple[str, ...]:
         """The signals of any of them, in their usual order."""
-        named = [*signals_of(self.router, self.key), *signals_of(self.control, "flow_control")]
-        return tuple(dict.fromkeys(named if self.scaler is None else [*named, *signals_of(self.scaler, "autoscaler")]))
+        scaled_by = () if self.scaler is None else signals_of(self.scaler, "autoscaler")
+        return tuple(dict.fromkeys([*self.chosen_by, *scaled_by]))
+
+    @property
+    def chosen_by(self) -> tuple[str, ...]:
+        """The signals by which requests are let through, and engines chosen for them."""
+        return *signals_of(self.router, self.key), *signals_of(self.control, "flow_control")
 
     @property
     def scores(self) -> Any:

@@ -141,7 +141,7 @@ class Scaler:
     def look(self) -> Observation:
         """What there is to see now."""
         now, gateway = self.cluster.env.now, self.cluster.gateway
-        self.cluster.sight.refresh(now)
+        self.cluster.sight.refresh(now, all_of_them=True)
         latest = self.tally.totals.since(self._before).means()
         self._before = self.tally.totals
         if self._asks:

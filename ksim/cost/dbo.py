@@ -16,7 +16,7 @@ dispatch, and hide the other half's.
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, zip_longest
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from attrs import define, evolve, field, fields, frozen
@@ -265,16 +265,10 @@ class DboTimer(StepTimer):
         """Whether it summarizes steps without the costs of their kernels: not those of two micro-batches."""
         return False
 
-    @overload
-    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
-
-    @overload
-    def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
-
     def summarize(self, batches: Batch | Sequence[Batch],
-                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
-        """Summarize a step where data ranks have so many tokens, by default equally many, or each of many steps, of
-        which there is at least one."""
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary:
+        """Summarize a step where data ranks have so many tokens, by default equally many, or many steps, as columns; of
+        these there is at least one."""
         if isinstance(batches, Batch):
             if not self.micro_batches.padded(batches, tokens_by_rank, self.graphs):
                 return StepTimer.summarize(self, batches, tokens_by_rank)
@@ -282,7 +276,7 @@ class DboTimer(StepTimer):
             return StepSummary.of(step.costs, step.launch_seconds)
         if len(batches) >= TOGETHER and not any(self.micro_batches.padded(batch, (), self.graphs) for batch in batches):
             return StepTimer.summarize(self, batches)
-        return [self.summarize(batch) for batch in batches]
+        return StepSummary.stacked([self.summarize(batch) for batch in batches])
 
     def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:
         """Price each of *batches*, kernel by kernel, where data ranks have so many *tokens*, by default equally many.

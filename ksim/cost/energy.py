@@ -182,6 +182,19 @@ class Clock:
         self._busy_until = start + step_cost.seconds_at(pace)
         return pace
 
+    def even_pace(self, steps: Scalable, setting: Setting = FREE) -> ClockScaling | None:
+        """The clock scaling of all of *steps*, which are columns, if none of them spends credit and none earns any: as
+        `pace` would say of each, after which `rest_from` must be told when the last one ended."""
+        free = self._at(setting.clock) if setting.clock else self._boost
+        if self._credit < self.clocks.credit:
+            return None
+        watts = self.power.idle + steps.joules_at(free) / steps.seconds_at(free)
+        return free if np.all(watts <= (setting.cap or self.power.limit)) else None
+
+    def rest_from(self, moment: float) -> None:
+        """Note that the GPU has nothing to do from *moment* on."""
+        self._busy_until = moment
+
     def watts(self, step_cost: Scalable, pace: ClockScaling) -> float:
         """The watts that the GPU draws in a step at *pace*."""
         return self._watts_over(step_cost.seconds_at(pace), step_cost, pace)

@@ -7,7 +7,7 @@ after another, so their seconds, joules and launch times add up.
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 from attrs import define, evolve, field, frozen
@@ -20,7 +20,7 @@ from ksim.cost.graphs import Graphs
 from ksim.cost.plans import MOST, Plans
 from ksim.cost.pricer import BatchLaunch, Overlap, Plan, Pricer, Shape, left
 from ksim.cost.summaries import Summaries
-from ksim.flow.batch import Batch, Batches, Offsets
+from ksim.flow.batch import Batch, Batches, BatchRuns, Offsets
 from ksim.flow.costs import Costs, StepSummary
 from ksim.flow.steps import BatchKernels, Blocks, Ints, KernelCost, PricedBlock, StepColumns, StepCost
 from ksim.network.network import Network
@@ -89,23 +89,17 @@ class StepTimer:
         """Whether it summarizes steps without the costs of their kernels."""
         return self._summaries.complete
 
-    @overload
-    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
-
-    @overload
-    def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
-
     def summarize(self, batches: Batch | Sequence[Batch],
-                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
-        """Summarize a step where data ranks have so many tokens, by default equally many, or each of many steps, of
-        which there is at least one."""
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary:
+        """Summarize a step where data ranks have so many tokens, by default equally many, or many steps, as columns; of
+        these there is at least one."""
         if tokens_by_rank and isinstance(batches, Batch):
             return self._summary(batches, tokens_by_rank)
         if isinstance(batches, Batch):
             plan = self._known.get(_counts(batches)) or self._whole([batches])[0]
             return self._summaries.of_batch(plan, batches) or self._priced_summaries([batches])[0]
         if len(batches) < TOGETHER:
-            return [self.summarize(batch) for batch in batches]
+            return StepSummary.stacked([self.summarize(batch) for batch in batches])
         plans = self._whole(batches)
         together = self._summaries.of_batches(plans[0], batches) if len(set(plans)) == 1 else None
         return together or self._priced_summaries(batches)
@@ -120,9 +114,9 @@ class StepTimer:
         self._latest = batch, tokens_by_rank, found
         return found
 
-    def _priced_summaries(self, batches: Sequence[Batch]) -> list[StepSummary]:
+    def _priced_summaries(self, batches: Sequence[Batch]) -> StepSummary:
         steps = self.price(batches)
-        return [*StepSummary.of(steps.costs, steps.launch_seconds).rows(len(batches))]
+        return StepSummary.of(steps.costs, steps.launch_seconds)
 
     def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:
         """Price each of *batches*, kernel by kernel, where data ranks have so many *tokens*, by default equally many.
@@ -217,13 +211,12 @@ class StepTimer:
         """The plan of each of *batches* as if it had something for every launch."""
         if len(self._known) > MOST:
             self._known.clear()
-        counts = [*map(_counts, batches)]
-        distinct = dict(zip(counts, batches, strict=True))
-        new = {count: batch for count, batch in distinct.items() if count not in self._known}
+        runs = BatchRuns.of(batches).runs
+        counts = [_counts(batch) for batch, _ in runs]
+        new = {count: batch for count, (batch, _) in zip(counts, runs, strict=True) if count not in self._known}
         self._known.update(zip(new, self._plans.of([self._shape(batch) for batch in new.values()]), strict=True))
-        if len(distinct) == 1:
-            return [self._known[counts[0]]] * len(counts)
-        return [self._known[count] for count in counts]
+        return [plan for count, (_, length) in zip(counts, runs, strict=True)
+                for plan in [self._known[count]] * length]
 
     def _shape(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> Shape:
         launching, tokens = self.graphs.of(batch)
@@ -382,16 +375,10 @@ class Passes:
         """Whether it summarizes steps without the costs of their kernels."""
         return self.main.summarizes and all(other.timer.summarizes for other in self.others)
 
-    @overload
-    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
-
-    @overload
-    def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
-
     def summarize(self, batches: Batch | Sequence[Batch],
-                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
-        """Summarize a step where data ranks have so many tokens, by default equally many, or each of many steps, of
-        which there is at least one."""
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary:
+        """Summarize a step where data ranks have so many tokens, by default equally many, or many steps, as columns; of
+        these there is at least one."""
         if isinstance(batches, Batch):
             further = (other.timer.summarize(own, there) for other in self.others
                        for own, there in other.passes(batches, tokens_by_rank))
@@ -399,8 +386,7 @@ class Passes:
         summaries = self.main.summarize(batches)
         for other in self.others:
             for rows, own in other.rounds(batches):
-                for row, summary in zip(rows, other.timer.summarize(own), strict=True):
-                    summaries[row] += summary
+                summaries = summaries.plus(rows, other.timer.summarize(own))
         return summaries
 
     def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:

@@ -271,8 +271,9 @@ class Summaries:
                 slowed += runs * of_slowed
         return StepSummary(seconds, joules, compute, action, active, slowed, known.launch_seconds)
 
-    def of_batches(self, plan: Plan, batches: Sequence[Batch]) -> list[StepSummary] | None:
-        """The summaries of many steps of one *plan*; None where a launch is not compiled, or not all may have it."""
+    def of_batches(self, plan: Plan, batches: Sequence[Batch]) -> StepSummary | None:
+        """The summaries of many steps of one *plan*, as columns; None where a launch is not compiled, or where some may
+        lack it."""
         layers, counted = self._layers(plan), Batches.of(batches)
         if layers is None or (self._partial(plan) and len(counted.chunks.new)):
             return None
@@ -284,8 +285,7 @@ class Summaries:
             if not lacks:
                 columns = [column + layer.repeat * part for column, part
                            in zip(columns, layer.of_batches(counted), strict=True)]
-        summary: Any = StepSummary(*columns, launch_seconds)  # type: ignore[call-arg]
-        return [*summary.rows(len(batches))]
+        return StepSummary(*columns, launch_seconds)  # type: ignore[call-arg]
 
     @staticmethod
     def _partial(plan: Plan) -> bool:

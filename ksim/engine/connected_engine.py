@@ -12,7 +12,7 @@ import simpy
 from attrs import define, field
 
 from ksim.engine.engine import Engine, Process
-from ksim.engine.lookahead_engine import FURTHEST, Foreseen, LookaheadEngine, next_decodes
+from ksim.engine.lookahead_engine import FURTHEST, LookaheadEngine
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.ranks import Workers
 from ksim.flow.batch import Batch
@@ -190,9 +190,9 @@ class ConnectedEngine(LookaheadEngine):
             return
         if news < inf:  # how many turns there may be until then, if they take about as long as this one
             turns = min(turns, int((news - now) / length) + 2)
-        batches = next_decodes(batch, min(turns, FURTHEST))
-        self._repeat(Foreseen(batches, self.timers[0].summarize(batches)), news)
-        self._loop.sync()
+        if turns := self.scheduler.affords(min(turns, FURTHEST)):
+            self._repeat(self._foreseen_after(batch, turns), news)
+            self._loop.sync()
 
     def launch(self, turn: Turn) -> Process:
         times = self._times

@@ -349,7 +349,7 @@ class Engine(ABC):
         """The batch and the seconds of the last forward pass whose tokens were taken in by *now*; None where there was
         none, or it is not known."""
 
-    def catch_up(self, now: float) -> None:
+    def catch_up(self, now: float) -> None:  # noqa: B027
         """Take all turns that begin by *now*, for somebody who looks then: an engine may put them off until it must."""
 
     @abstractmethod

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from math import inf, nan, nextafter
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import simpy
 from attrs import define, field
 
@@ -22,8 +23,8 @@ from ksim.cost.energy import FREE, Clock, Setting
 from ksim.cost.step import Timer
 from ksim.engine.engine import Change, Engine, Process
 from ksim.engine.loop_times import LoopTimes
-from ksim.engine.observer import ObservedLoop, ObservedRecorder, Observer, Reading, Recorder, first_tokens
-from ksim.flow.batch import Batch, Contexts
+from ksim.engine.observer import Observer, Reading, Recorder, first_tokens
+from ksim.flow.batch import Batch, BatchRuns
 from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.events import KvTransferParams
 from ksim.flow.request import Request
@@ -31,7 +32,7 @@ from ksim.scheduling.engine_loop import EngineLoop, Foreseeing, Turn, forecast_o
 from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.scheduler import Scheduler
 
-__all__ = ["Dates", "Facts", "note", "settle", "tell", "FURTHEST", "Foreseen", "UndatedTurn", "UndatedTurns", "next_decodes",
+__all__ = ["Dates", "Facts", "note", "settle", "tell", "FURTHEST", "Foreseen", "UndatedTurn", "UndatedTurns",
            "tell_turns", "LookaheadEngine", "Sent"]
 
 
@@ -91,20 +92,29 @@ FURTHEST, NEAREST = 512, 32
 
 @define(eq=False)
 class Foreseen:
-    """Turns to come that repeat the latest schedule: their `batches`, and what the clock must know of these, the `loads`.
+    """Turns to come that repeat the latest schedule: what the clock must know of their batches, the `loads`.
 
-    So many of them are `taken`.
+    If the GPUs' clock has one `pace` in all of them, they take so many `seconds`.  So many of them are `taken`.
     """
 
-    batches: Sequence[Batch]
-    loads: Sequence[StepSummary]
+    loads: StepSummary
+    pace: ClockScaling | None
+    seconds: Sequence[float]
+    launches: Sequence[float]
     taken: int = 0
+
+    @classmethod
+    def of(cls, loads: StepSummary, clock: Clock | None, setting: Setting) -> "Foreseen":
+        """The turns with these *loads*, on GPUs with this *clock*, if they have one."""
+        pace = clock.even_pace(loads, setting) if clock else AT_BOOST
+        return cls(loads, pace, loads.seconds_at(pace or AT_BOOST).tolist(),
+                   np.broadcast_to(loads.launch_seconds, len(loads)).tolist())
 
     def earliest_end(self, times: LoopTimes) -> float:
         """When, at the earliest, the turn after them begins, if the next of them begins at *times*."""
         end = times.gpus
-        for load in self.loads[self.taken:len(self.loads) - times.in_flight]:
-            end += load.seconds  # at the boost clock, one after the other; no later than `LoopTimes` rounds it
+        for seconds in self.seconds[self.taken:len(self.seconds) - times.in_flight]:
+            end += seconds  # one after the other, no later than `LoopTimes` rounds it
         return max(times.now, end)
 
 
@@ -189,7 +199,7 @@ class UndatedTurns:
         latest, pool = self.turns[-1], self.loop.scheduler.cache.pool
         waiting, running = len(self.loop.scheduler.waiting), len(self.loop.scheduler.running)
         assert latest.batch, "only a batch can be repeated"
-        for batch in next_decodes(latest.batch, count):
+        for batch in BatchRuns.after(latest.batch, count):
             if not self.loop.repeat_turn():
                 break
             self.turns.append(UndatedTurn((), batch, 0, waiting, running, pool.used, completes=True))
@@ -204,14 +214,6 @@ def tell_turns(observer: Observer | None, turns: Sequence[UndatedTurn], dates: S
     if observer is not None:
         for turn, (now, _, completed, taken) in zip(turns, dates, strict=True):
             turn.tell(observer, (now, completed[1] if completed else None, taken))
-
-
-def next_decodes(batch: Batch, count: int) -> list[Batch]:
-    """The *count* batches after *batch*, which only decodes: each has one more token in the cache per sequence."""
-    offsets, shift, adapters = batch.contexts.offsets, batch.contexts.shift, batch.adapters
-    sequences = len(offsets)
-    return [Batch(Contexts(offsets, shift + turn), (), sequences, sequences, adapters=adapters)
-            for turn in range(1, count + 1)]
 
 
 #: When a batch is scheduled and prepared, when GPUs begin and end it, and how their clock scaled it.
@@ -247,8 +249,6 @@ class LookaheadEngine(Engine):
 
     def show(self, observer: Observer) -> None:
         super().show(observer)
-        assert isinstance(self._loop, ObservedLoop)
-        self._recorder = ObservedRecorder(self.number, self.timers[0], self.log, loop=self._loop)
         observer.plain = self.scheduler.adapters is None
         observer.newcomers = lambda moment: sum(sent[0] <= moment for sent in self._sent)
 
@@ -367,8 +367,10 @@ class LookaheadEngine(Engine):
         """Foresee up to so many *turns* that repeat the schedule of *batch*, for which there are blocks."""
         count = self.scheduler.affords(min(turns, self._reach))
         if count:
-            batches = next_decodes(batch, count)
-            self._foreseen = Foreseen(batches, self.timers[0].summarize(batches))
+            self._foreseen = self._foreseen_after(batch, count)
+
+    def _foreseen_after(self, batch: Batch, turns: int) -> Foreseen:
+        return Foreseen.of(self.timers[0].summarize(BatchRuns.after(batch, turns)), self.clock, self._setting)
 
     def _go_on(self) -> Process:
         """Let the turns that are foreseen pass, until the next of them might take in a request that has come."""
@@ -393,21 +395,37 @@ class LookaheadEngine(Engine):
             self._foreseen = None
 
     def _repeat(self, foreseen: Foreseen, until: float) -> None:
-        """Take those of the turns *foreseen* that begin no later than *until*, and for which there are blocks."""
-        times, recorder, clock, pool = self._times, self._recorder, self.clock, self.scheduler.cache.pool
-        sequences = foreseen.batches[0].sequences
-        waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
-        making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
-        for place in range(foreseen.taken, len(foreseen.loads)):
-            batch, load, scheduled = foreseen.batches[place], foreseen.loads[place], times.now
-            if scheduled > until or not self._loop.repeat_turn():
-                break
-            prepared, launched, start = times.ready(making, preparing, load.launch_seconds)
-            pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
-            end = times.compute(launched, start, load.seconds_at(pace), sequences)
-            recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
-            recorder.complete(*times.finish())
-            foreseen.taken += 1
+        """Take those of the turns *foreseen* that begin no later than *until*."""
+        scheduler, observer, first = self.scheduler, self.observer, foreseen.taken
+        paces = list[ClockScaling]()
+        waiting, running, pool = len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool
+
+        def lasting(turn: int, start: float) -> float:
+            assert self.clock is not None, "only a clock changes its pace"
+            load = foreseen.loads[first + turn]
+            paces.append(self.clock.pace(load, start, self._setting))
+            return load.seconds_at(paces[-1])
+
+        seconds = foreseen.seconds[first:]
+        times, finished = self._times.repeat(
+            len(scheduler.latest.decodes), foreseen.launches[first:],
+            lasting if foreseen.pace is None else lambda turn, start: seconds[turn], until)
+        if foreseen.pace is not None and times:
+            paces = [foreseen.pace] * len(times)
+            if self.clock:
+                self.clock.rest_from(times[-1][2] + seconds[len(times) - 1])
+        launched = list[tuple[float, ...]]()
+        for moments, (taken, _) in zip(times, finished, strict=True):
+            repeated = self._loop.repeat_turn()
+            assert repeated, "no more turns are foreseen than there are blocks for"
+            launched.append((*moments, waiting, running, pool.used))
+            if observer is not None:
+                observer.flush(taken)
+        if launched:
+            foreseen.taken += len(launched)
+            if observer is not None:
+                observer.measure_repeats(scheduler, launched, finished)
+            self._recorder.repeat(launched, paces, finished)
 
     # Turns that no arrival can change.
 

@@ -5,7 +5,7 @@ it.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -89,6 +89,36 @@ class LoopTimes:
         come = taken + client.deliver + client.deliver_sequence * samples
         self.frontend = max(self.frontend, come, self.streamed)
         return taken, self.frontend
+
+    def repeat(self, sequences: int, launches: Iterable[float], lasting: Callable[[int, float], float], until: float
+               ) -> tuple[list[tuple[float, float, float, float]], list[tuple[float, float]]]:
+        """Take turns that begin by *until*, each with a batch of so many *sequences* that decode, as `prepare`,
+        `compute` and `finish` do.
+
+        *launches* are the seconds that it takes to launch each, and *lasting* says how long each takes if it starts
+        then.  Return when each is scheduled and prepared, starts and ends, and what `finish` returns.
+        """
+        host, pace, several = self.host, self.host.pace.at, self.workers > 1
+        making, preparing = host.core.making(sequences, 0, self.workers), host.worker.preparing(sequences)
+        now, worker, gpus, in_flight = self.now, self.worker, self.gpus, self._in_flight
+        launched, finished = list[tuple[float, float, float, float]](), list[tuple[float, float]]()
+        for turn, launching in enumerate(launches):
+            if now > until:
+                break
+            scheduled, factor = now, pace(now)
+            ready = scheduled + factor * making
+            prepared = (ready if ready > worker else worker) + factor * preparing
+            worker = prepared + factor * launching
+            start = prepared if prepared > gpus else gpus
+            end = start + lasting(turn, start)
+            gpus = end if end > worker else worker
+            in_flight.append((gpus, sequences))
+            launched.append((scheduled, prepared, start, gpus))
+            self.now = ready if several else worker
+            finished.append(self.finish())
+            now = self.now
+        self.worker, self.gpus = worker, gpus
+        return launched, finished
 
     def shift(self, late: float) -> None:
         """Have all batches in flight end so many seconds later."""

@@ -15,7 +15,7 @@ from attrs import define, field
 
 from ksim.cost.step import Timer
 from ksim.engine.loop_times import Horizon
-from ksim.flow.batch import Batch, Batches
+from ksim.flow.batch import Batch, Batches, BatchRuns
 from ksim.flow.costs import ClockScaling, StepSummary
 from ksim.flow.events import StepBlock
 from ksim.flow.log import Log
@@ -25,7 +25,7 @@ from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.scheduler import Scheduler
 
-__all__ = ["ENDED", "FIRST_TOKEN", "RESOLUTION", "SENT", "Answer", "ObservedLoop", "ObservedRecorder", "Observer",
+__all__ = ["ENDED", "FIRST_TOKEN", "RESOLUTION", "SENT", "Answer", "ObservedLoop", "Observer",
            "Reading", "TurnClock", "first_tokens", "Recorder"]
 
 
@@ -41,7 +41,7 @@ class Recorder:
     timer: Timer
     log: Log
     _recorded: int = 0
-    _batches: list[Batch] = field(factory=list)
+    _batches: BatchRuns = field(factory=BatchRuns)
     _launched: list[tuple[float, ...]] = field(factory=list)
     _completed: list[tuple[float, float]] = field(factory=list)
     _paces: list[ClockScaling] = field(factory=list)
@@ -69,11 +69,11 @@ class Recorder:
         """
         completed, before = len(self._completed) + completions, len(self._batches)
         if completed < WORTHWHILE:
-            return [*self.timer.summarize(batches)]
-        known = Batches.of([*self._batches, *batches][:completed])
+            return [*self.timer.summarize(batches)] if batches else []
+        known = Batches.of(BatchRuns([*self._batches.runs, *((batch, 1) for batch in batches)]).cut(completed))
         priced = self.timer.price(known)
         self._priced, self._enough = (known, priced), completed
-        summaries = list(StepSummary.of(priced.costs, priced.launch_seconds).rows(completed))
+        summaries = list(StepSummary.of(priced.costs, priced.launch_seconds))
         return [*summaries[before:],
                 *map(self.timer.summarize, batches[max(completed - before, 0):])]
 
@@ -83,6 +83,16 @@ class Recorder:
         self._batches.append(batch)
         self._launched.append((scheduled, prepared, start, end, waiting, running, blocks))
         self._paces.append(pace)
+
+    def repeat(self, launched: Sequence[tuple[float, ...]], paces: Sequence[ClockScaling],
+               completed: Sequence[tuple[float, float]]) -> None:
+        """Note steps that go on with the decodes of the latest one, and as many that have completed."""
+        self._batches.repeat(len(launched))
+        self._launched += launched
+        self._paces += paces
+        self._completed += completed
+        if len(self._completed) >= self._enough:
+            self.flush()
 
     def complete(self, taken: float, delivered: float) -> None:
         """Note when the oldest step in flight was taken in, and when its tokens were delivered."""
@@ -105,15 +115,15 @@ class Recorder:
         self.log.record(self._logged)
         self._recorded += count
         self._completed.clear()
-        for column in (self._batches, self._launched, self._paces):
-            del column[:count]
+        del self._launched[:count], self._paces[:count]
         self._priced, self._enough = None, ENOUGH
 
     def _known(self, count: int) -> tuple[Batches, StepColumns]:
-        """The first *count* steps and their prices, which may be known from `foresee`."""
+        """The first *count* steps, which are taken away, and their prices, which may be known from `foresee`."""
+        first = self._batches.cut(count)
         if self._priced and len(self._priced[0]) == count:
             return self._priced
-        batches = Batches.of(self._batches[:count])
+        batches = Batches.of(first)
         return batches, self.timer.price(batches)
 
 
@@ -231,6 +241,21 @@ class Observer:
             self.read(Reading(now, len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used,
                               store.places if store else {}))
 
+    def measure_repeats(self, scheduler: Scheduler, launched: Sequence[tuple[float, ...]],
+                        completed: Sequence[tuple[float, float]]) -> None:
+        """Read the metrics of turns that repeat a schedule: what was *launched* and *completed* is as for a
+        `Recorder`."""
+        store = scheduler.adapters
+        places = store.places if store else {}
+        last = len(completed) - 1
+        for turn, (scheduled, *_, waiting, running, blocks) in enumerate(launched):
+            taken = completed[turn][0]
+            if self.interval == 0:
+                self.read(Reading(scheduled, waiting, running, blocks, places))
+            elif turn < last and completed[turn + 1][0] <= self._until:
+                continue  # the next one takes its place
+            self.read(Reading(taken, waiting, running, blocks, places))
+
     def read(self, reading: Reading) -> None:
         """Keep *reading*, in place of an earlier one that no scrape will see."""
         if reading.time <= self._until:
@@ -270,7 +295,6 @@ class ObservedLoop(EngineLoop):
     observer: Observer
     port: Any
     delivered: Callable[[Turn], float]
-    repeated: bool = field(default=False, init=False)
 
     def begin_turn(self, now: float) -> Turn:
         if self.observer.silent:
@@ -293,27 +317,3 @@ class ObservedLoop(EngineLoop):
         if not self.observer.silent:
             self.observer.take_in(turn, self.scheduler, self.port.now, self.delivered(turn))
         return finished
-
-    def repeat_turn(self) -> bool:
-        repeats = super().repeat_turn()
-        self.repeated = repeats and not self.observer.silent
-        return repeats
-
-
-@define(eq=False)
-class ObservedRecorder(Recorder):
-    """Tells an observer of turns that are repeated, of which its `loop` does not know the times."""
-
-    loop: ObservedLoop = field(kw_only=True)
-
-    def launch(self, batch: Batch, scheduled: float, *launched: Any) -> None:
-        super().launch(batch, scheduled, *launched)
-        if self.loop.repeated and self.loop.observer.interval == 0:
-            self.loop.observer.measure(self.loop.scheduler, scheduled)
-
-    def complete(self, taken: float, delivered: float) -> None:
-        if self.loop.repeated:
-            self.loop.repeated = False
-            self.loop.observer.measure(self.loop.scheduler, taken)
-            self.loop.observer.flush(taken)
-        super().complete(taken, delivered)

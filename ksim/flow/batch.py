@@ -4,11 +4,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from attrs import field, frozen
+from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from ksim.flow.request import AdapterLoad, Patches
@@ -182,6 +181,94 @@ class Batch:
         return 0 if self.prompt_logprobs is None else self.tokens
 
 
+@define(eq=False)
+class BatchRuns(Sequence[Batch]):
+    """Batches in a row, as runs: a batch, and how many there are with it, each with one more token in the cache for
+    each sequence.  A run of several only decodes."""
+
+    runs: list[tuple[Batch, int]] = field(factory=list)
+    _starts: list[int] = field(factory=list, init=False)
+    _count: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._starts = [*accumulate((count for _, count in self.runs), initial=0)]
+        self._count = self._starts.pop()
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "BatchRuns":
+        """*batches* as runs: as they are known, or each on its own."""
+        known = batches.batches if isinstance(batches, Batches) else batches
+        return known if isinstance(known, BatchRuns) else cls([(batch, 1) for batch in known])
+
+    @classmethod
+    def after(cls, batch: Batch, count: int) -> "BatchRuns":
+        """The *count* batches after *batch*, which only decodes."""
+        return cls([(later(batch, 1), count)])
+
+    def append(self, batch: Batch) -> None:
+        self.runs.append((batch, 1))
+        self._starts.append(self._count)
+        self._count += 1
+
+    def repeat(self, count: int) -> None:
+        """Add so many batches that go on with the decodes of the last one."""
+        batch, length = self.runs[-1]
+        if batch.chunks or batch.prompts or batch.loads:
+            self.append(later(batch, 1))
+            count -= 1
+            batch, length = self.runs[-1]
+        self.runs[-1] = batch, length + count
+        self._count += count
+
+    def cut(self, count: int) -> "BatchRuns":
+        """Take away the first *count* of them, and return those."""
+        whole = bisect_right(self._starts, count) - 1 if count < self._count else len(self.runs)
+        first, rest = self.runs[:whole], self.runs[whole:]
+        if rest and (inside := count - self._starts[whole]):
+            batch, length = rest[0]
+            first.append((batch, inside))
+            rest[0] = later(batch, inside), length - inside
+        self.runs = rest
+        self.__attrs_post_init__()
+        return BatchRuns(first)
+
+    def firsts(self) -> Iterator[tuple[int, Batch]]:
+        """The first batch of each run, and its row."""
+        return ((row, batch) for row, (batch, _) in zip(self._starts, self.runs, strict=True))
+
+    def spread(self, columns: Any) -> Any:
+        """*columns* of (..., runs) as columns of (..., batches)."""
+        return columns.copy() if len(self.runs) == self._count else np.repeat(columns, self._lengths, axis=-1)
+
+    @property
+    def later(self) -> Any:
+        """How many steps each batch is later than the first of its run: (batches,)."""
+        return np.arange(self._count) - np.repeat(np.array(self._starts, dtype=np.int64), self._lengths)
+
+    @property
+    def _lengths(self) -> Sequence[int]:
+        return [count for _, count in self.runs]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: Any) -> Any:
+        place = range(self._count)[row]
+        run = bisect_right(self._starts, place) - 1
+        return later(self.runs[run][0], place - self._starts[run])
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (later(batch, step) for batch, count in self.runs for step in range(count))
+
+
+def later(batch: Batch, steps: int) -> Batch:
+    """What *batch* is so many *steps* later, if it only decodes."""
+    if not steps:
+        return batch
+    offsets, shift = batch.contexts.offsets, batch.contexts.shift + steps
+    return Batch(Contexts(offsets, shift), (), len(offsets), len(offsets), adapters=batch.adapters)
+
+
 #: What a batch in words may have: more than any engine takes.
 _SEQUENCES, _TOKENS = 100_000, 10**7
 
@@ -210,9 +297,9 @@ class Chunks:
     batches: int
 
     @classmethod
-    def of(cls, batches: Sequence[Batch]) -> "Chunks":
-        chunks = [(row, new, context) for row, batch in enumerate(batches) if batch.chunks
-                 for new, context in batch.chunks]
+    def of(cls, batches: BatchRuns) -> "Chunks":
+        chunks = [(row, new, context) for row, batch in batches.firsts() if batch.chunks
+                  for new, context in batch.chunks]
         row, new, context = np.array(chunks, dtype=np.int64).reshape(-1, 3).T.copy()
         starts = np.flatnonzero(row[1:] != row[:-1]) + 1
         starts = np.concatenate(([0], starts)) if chunks else starts
@@ -244,9 +331,9 @@ class Prompts:
     counts: Ints
 
     @classmethod
-    def of(cls, batches: Sequence[Batch], counts: Ints) -> "Prompts":
+    def of(cls, batches: BatchRuns, counts: Ints) -> "Prompts":
         """The chunks of *batches*, which have so many each."""
-        prompts = [*chain.from_iterable(map(attrgetter("prompts"), batches))]
+        prompts = [*chain.from_iterable(batch.prompts for batch, _ in batches.runs)]
         request, new, context = np.array(prompts, dtype=np.int64).reshape(-1, 3).T.copy()
         return cls(request, new, context, counts)
 
@@ -259,7 +346,7 @@ class Batches(Sequence[Batch]):
     `drafts` are drafted tokens among the new ones.  Some batches are `wide`: decodes in them have several tokens.
     """
 
-    batches: Sequence[Batch]
+    batches: BatchRuns
     tokens: Ints
     samples: Ints
     decodes: Ints
@@ -275,14 +362,17 @@ class Batches(Sequence[Batch]):
         """The columns of *batches*, counted once."""
         if isinstance(batches, Batches):
             return batches
+        runs = BatchRuns.of(batches)
         counts = [(batch.tokens, batch.samples, len((each := batch.contexts).offsets), each.offsets.sum,
-                   each.offsets.most, each.shift, len(batch.prompts), batch.width, batch.drafts) for batch in batches]
-        columns = np.array(counts, dtype=np.int64).reshape(-1, 9).T.copy()
-        tokens, samples, decodes, total, longest, shift, prompts, width, drafts = columns
+                   each.offsets.most, each.shift, len(batch.prompts), batch.width, batch.drafts)
+                  for batch, _ in runs.runs]
+        tokens, samples, decodes, total, longest, shift, prompts, width, drafts = runs.spread(
+            np.array(counts, dtype=np.int64).reshape(-1, 9).T)
+        shift = shift + runs.later
         return cls(
-            batches=batches, tokens=tokens, samples=samples, decodes=decodes, total=total + decodes * shift,
-            longest=np.where(decodes > 0, longest + shift, 0), chunks=Chunks.of(batches),
-            prompts=Prompts.of(batches, prompts), drafts=drafts, wide=bool((width > 1).any()))
+            batches=runs, tokens=tokens, samples=samples, decodes=decodes, total=total + decodes * shift,
+            longest=np.where(decodes > 0, longest + shift, 0), chunks=Chunks.of(runs),
+            prompts=Prompts.of(runs, prompts), drafts=drafts, wide=bool((width > 1).any()))
 
     @property
     def sequences(self) -> Ints:
@@ -321,6 +411,9 @@ class Batches(Sequence[Batch]):
 
     def __getitem__(self, row: Any) -> Any:
         return self.batches[row]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
 
 
 @frozen

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from attrs import define, field, fields, frozen
+from attrs import astuple, define, field, fields, frozen
 from numpy.typing import NDArray
 
 __all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Scalable", "Costed", "Costs", "StepSummary", "NAMES"]
@@ -244,7 +244,10 @@ for _name in (*NAMES, "low", "high"):
 
 @define(eq=False)
 class StepSummary(Scalable):
-    """The few costs of a step that its duration depends on, named as in `Costs`: numbers, or columns of many steps."""
+    """The few costs of a step that its duration depends on, named as in `Costs`: numbers, or columns of many steps.
+
+    With columns, it is a sequence of the summaries of single steps; a number stands for a column of equal values.
+    """
 
     seconds: Any
     joules: Any
@@ -267,8 +270,29 @@ class StepSummary(Scalable):
             self.sm_action_joules + other.sm_action_joules, self.sm_active_joules + other.sm_active_joules,
             self.compute_bound_joules + other.compute_bound_joules, self.launch_seconds + other.launch_seconds)
 
-    def rows(self, steps: int) -> Iterator["StepSummary"]:
-        """The summary of each of so many *steps*; a number stands for a column of equal values."""
-        columns = [column.tolist() if isinstance(column := getattr(self, each.name), np.ndarray) else [column] * steps
-                   for each in fields(StepSummary)]
+    @classmethod
+    def stacked(cls, steps: Sequence["StepSummary"]) -> "StepSummary":
+        """The columns of *steps*, of which there is one at least."""
+        return cls(*np.array([astuple(step) for step in steps], dtype=np.float64).T.copy())
+
+    def plus(self, rows: Sequence[int], others: "StepSummary") -> "StepSummary":
+        """The columns where each of *others* comes after the step of one of *rows*."""
+        columns = [np.broadcast_to(column, len(self)).copy() for column in astuple(self)]
+        for column, further in zip(columns, astuple(others), strict=True):
+            column[rows] += further
+        return StepSummary(*columns)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def __getitem__(self, row: int) -> "StepSummary":
+        return StepSummary(*(column.item(row) if isinstance(column, np.ndarray) else column
+                             for column in astuple(self)))
+
+    def __iter__(self) -> Iterator["StepSummary"]:
+        columns = [column.tolist() if isinstance(column, np.ndarray) else [column] * len(self)
+                   for column in astuple(self)]
         return (StepSummary(*row) for row in zip(*columns, strict=True))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.flow.batch import Batch, Batches, Contexts, Offsets
+from ksim.flow.batch import Batch, Batches, BatchRuns, Contexts, Offsets
 
 sequences = st.tuples(st.integers(1, 600), st.integers(0, 9000))
 windows = st.lists(st.lists(sequences, max_size=6).map(lambda several: Batch.of(*several)), min_size=1, max_size=8)
@@ -50,3 +50,27 @@ def test_counts_are_those_of_each_batch(several):
     assert counted.prompts.counts.tolist() == [len(batch.chunks) for batch in several]
     chunks = [chunk for batch in several for chunk in batch.chunks]
     assert list(zip(counted.chunks.new.tolist(), counted.chunks.context.tolist(), strict=True)) == chunks
+
+
+@given(several=windows, decoding=st.lists(st.integers(1, 500), min_size=1, max_size=5), counts=st.lists(
+    st.integers(1, 9), max_size=4), first=st.integers(0, 60))
+def test_runs_of_batches_are_those_batches(several, decoding, counts, first):
+    runs, apart = BatchRuns.of(several), [*several]
+    for count in counts:
+        batch = Batch.of(*((1, context) for context in decoding))
+        runs.append(batch)
+        runs.repeat(count)
+        apart += [batch, *(Batch.of(*((1, context + step) for context in decoding)) for step in range(1, count + 1))]
+    assert [*runs] == [runs[row] for row in range(len(runs))] == apart
+    ours, theirs = Batches.of(runs), Batches.of(apart)
+    for name in ("tokens", "samples", "decodes", "total", "longest", "drafts", "sequences"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    np.testing.assert_array_equal(ours.chunks.rows, theirs.chunks.rows)
+    first = min(first, len(apart))
+    assert [*runs.cut(first)] == apart[:first] and [*runs] == apart[first:]
+
+
+def test_decodes_go_on_after_a_batch_with_prompts_without_them():
+    runs = BatchRuns.of([Batch.of((1, 7), (300, 0), samples=1)])
+    runs.repeat(2)
+    assert [*runs][1:] == [Batch.of((1, 8)), Batch.of((1, 9))]

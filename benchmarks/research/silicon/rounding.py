@@ -4,7 +4,7 @@ A run of hundreds of thousands of steps, on dozens of ranks, then takes a minute
 """
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 from attrs import define, evolve, field, fields, frozen
 
@@ -37,16 +37,10 @@ class RoundedTimer(StepTimer):
         """Whether steps of data ranks are summarized first: no, as what is known of them is their cost."""
         return False
 
-    @overload
-    def summarize(self, batches: Batch, tokens_by_rank: Sequence[int] = ()) -> StepSummary: ...
-
-    @overload
-    def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
-
     def summarize(self, batches: Batch | Sequence[Batch],
-                  tokens_by_rank: Sequence[int] = ()) -> StepSummary | list[StepSummary]:
+                  tokens_by_rank: Sequence[int] = ()) -> StepSummary:
         if not isinstance(batches, Batch):
-            return [self.summarize(batch) for batch in batches]
+            return StepSummary.stacked([self.summarize(batch) for batch in batches])
         key = _rounded(batches)
         if key is None:
             return StepTimer.summarize(self, batches)

@@ -112,6 +112,8 @@ class EngineViews:
     views: Sequence[View]
     router: Any
     signals: tuple[str, ...]
+    #: Whether routers choose by metrics, and not only whoever asks for `all_of_them`.
+    by_metrics: bool = True
     books: Books | None = None
     scrapes: "Scrapes | None" = None
     indexes: "Sequence[KvIndex | SharedTier]" = field(factory=tuple)
@@ -130,7 +132,8 @@ class EngineViews:
         if "kv_events" in signals and not late:
             for view in seen:
                 view.find_hit, view.find_tiers = view.engine.prefix_hit, view.engine.tier_hits
-        return cls(views, router, signals, books, scrapes, indexes)
+        by_metrics = "metrics" in getattr(router, "chosen_by", signals)
+        return cls(views, router, signals, by_metrics, books, scrapes, indexes)
 
     def look(self, request: Request, now: float) -> None:
         """Bring the views up to *now*, when an engine is chosen for *request*."""
@@ -138,11 +141,11 @@ class EngineViews:
         if self.books is not None:
             self.books.routed(request)
 
-    def refresh(self, now: float) -> None:
-        """Bring the views up to *now*."""
+    def refresh(self, now: float, all_of_them: bool = False) -> None:
+        """Bring the views up to *now*: what routers choose by, or *all_of_them*."""
         if self.books is not None:  # answers are of turns that no engine puts off
             self.books.look(now)
-        if self.scrapes is not None:
+        if self.scrapes is not None and (self.by_metrics or all_of_them):
             self.scrapes.look(now)
         if "kv_events" in self.signals or "truth" in self.signals:
             for view in self.views:
@@ -169,7 +172,7 @@ class EngineViews:
         return Seen(
             array("i", [*map(_NUMBER, candidates)]),
             {name: array("q", [*map(read, candidates)]) for name, read in _BOOKS} if self.books else {},
-            self._metrics(candidates) if self.scrapes else {},
+            self._metrics(candidates) if self.scrapes and self.by_metrics else {},
             array("i", [*map(_HIT, candidates)]) if "kv_events" in self.signals else None,
             None if scores is None else array("d", scores))
 
