@@ -225,7 +225,8 @@ class AttentionSummary:
         counts = [np.asarray(column, dtype=np.float64) for column in self.layer.columns(batches)]
         numbers = self.columns[batch_kinds(counts)](*counts, *self.compiled.columns(counts))
         seconds = numbers[0]
-        for row in np.flatnonzero(~((seconds > 0) & (seconds < inf)))[:1].tolist():
+        if not (seconds.min() > 0 and seconds.max() < inf):
+            row = int(np.argmin((seconds > 0) & (seconds < inf)))
             check_seconds(self.oracle, self.layer.sweep(batches)[row], float(seconds[row]))
         return tuple(numbers)
 

@@ -168,7 +168,8 @@ class ConnectedEngine(LookaheadEngine):
                 self._give(ended, times.frontend)
             turn = yield from self._loop.run_turn(self)
             if turn.work and (more := self._repeats_left(turn)) > 1:
-                self._repeat_until_news(*turn.work, more)
+                batch, seconds = turn.work
+                self._repeat_until_news(batch, seconds, more)
                 for repeated in self._loop.in_flight:  # the latest of them
                     repeated.launched = times.worker
 

@@ -107,8 +107,9 @@ class Foreseen:
     def of(cls, loads: StepSummary, clock: Clock | None, setting: Setting) -> "Foreseen":
         """The turns with these *loads*, on GPUs with this *clock*, if they have one."""
         pace = clock.even_pace(loads, setting) if clock else AT_BOOST
+        launches: Any = loads.launch_seconds
         return cls(loads, pace, loads.seconds_at(pace or AT_BOOST).tolist(),
-                   np.broadcast_to(loads.launch_seconds, len(loads)).tolist())
+                   launches.tolist() if isinstance(launches, np.ndarray) else [launches] * len(loads))
 
     def earliest_end(self, times: LoopTimes) -> float:
         """When, at the earliest, the turn after them begins, if the next of them begins at *times*."""
@@ -396,36 +397,43 @@ class LookaheadEngine(Engine):
 
     def _repeat(self, foreseen: Foreseen, until: float) -> None:
         """Take those of the turns *foreseen* that begin no later than *until*."""
-        scheduler, observer, first = self.scheduler, self.observer, foreseen.taken
-        paces = list[ClockScaling]()
-        waiting, running, pool = len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool
-
-        def lasting(turn: int, start: float) -> float:
-            assert self.clock is not None, "only a clock changes its pace"
-            load = foreseen.loads[first + turn]
-            paces.append(self.clock.pace(load, start, self._setting))
-            return load.seconds_at(paces[-1])
-
-        seconds = foreseen.seconds[first:]
-        times, finished = self._times.repeat(
-            len(scheduler.latest.decodes), foreseen.launches[first:],
-            lasting if foreseen.pace is None else lambda turn, start: seconds[turn], until)
-        if foreseen.pace is not None and times:
-            paces = [foreseen.pace] * len(times)
-            if self.clock:
-                self.clock.rest_from(times[-1][2] + seconds[len(times) - 1])
-        launched = list[tuple[float, ...]]()
-        for moments, (taken, _) in zip(times, finished, strict=True):
+        scheduler, observer, paces = self.scheduler, self.observer, list[ClockScaling]()
+        times, finished = self._times.repeat(len(scheduler.latest.decodes), foreseen.launches[foreseen.taken:],
+                                             self._lasting(foreseen, paces), until)
+        if not times:
+            return
+        blocks, pool = list[int](), scheduler.cache.pool
+        for taken, _ in finished:
             repeated = self._loop.repeat_turn()
             assert repeated, "no more turns are foreseen than there are blocks for"
-            launched.append((*moments, waiting, running, pool.used))
+            blocks.append(pool.used)
             if observer is not None:
                 observer.flush(taken)
-        if launched:
-            foreseen.taken += len(launched)
-            if observer is not None:
-                observer.measure_repeats(scheduler, launched, finished)
-            self._recorder.repeat(launched, paces, finished)
+        if observer is not None:
+            observer.measure_repeats(
+                scheduler, [(time[0], taken) for time, (taken, _) in zip(times, finished, strict=True)], blocks)
+        waiting, running = len(scheduler.waiting), len(scheduler.running)
+        foreseen.taken += len(times)
+        if foreseen.pace is not None:
+            paces = [foreseen.pace] * len(times)
+            if self.clock:
+                self.clock.rest_from(times[-1][2] + foreseen.seconds[foreseen.taken - 1])
+        self._recorder.repeat([(*time, waiting, running, used) for time, used in zip(times, blocks, strict=True)],
+                              paces, finished)
+
+    def _lasting(self, foreseen: Foreseen, paces: list[ClockScaling]) -> Callable[[int, float], float]:
+        """A function from a turn, counted from the next of those *foreseen*, and when GPUs begin it, to its seconds;
+        where the clock's pace varies, it is added to *paces*."""
+        seconds, clock = foreseen.seconds[foreseen.taken:], self.clock
+        if clock is None or foreseen.pace is not None:
+            return lambda turn, start: seconds[turn]
+        loads = [*foreseen.loads][foreseen.taken:]
+
+        def lasting(turn: int, start: float) -> float:
+            paces.append(clock.pace(loads[turn], start, self._setting))
+            return float(loads[turn].seconds_at(paces[-1]))
+
+        return lasting
 
     # Turns that no arrival can change.
 

@@ -241,20 +241,19 @@ class Observer:
             self.read(Reading(now, len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used,
                               store.places if store else {}))
 
-    def measure_repeats(self, scheduler: Scheduler, launched: Sequence[tuple[float, ...]],
-                        completed: Sequence[tuple[float, float]]) -> None:
-        """Read the metrics of turns that repeat a schedule: what was *launched* and *completed* is as for a
-        `Recorder`."""
-        store = scheduler.adapters
+    def measure_repeats(self, scheduler: Scheduler, times: Sequence[tuple[float, float]], blocks: Sequence[int]) -> None:
+        """Read the metrics of turns that repeat a schedule: when each began and ended, and the KV blocks used in it."""
+        if self.interval is None:
+            return
+        store, last = scheduler.adapters, len(times) - 1
         places = store.places if store else {}
-        last = len(completed) - 1
-        for turn, (scheduled, *_, waiting, running, blocks) in enumerate(launched):
-            taken = completed[turn][0]
+        waiting, running = len(scheduler.waiting), len(scheduler.running)
+        for turn, (begun, taken) in enumerate(times):
             if self.interval == 0:
-                self.read(Reading(scheduled, waiting, running, blocks, places))
-            elif turn < last and completed[turn + 1][0] <= self._until:
+                self.read(Reading(begun, waiting, running, blocks[turn], places))
+            elif turn < last and times[turn + 1][1] <= self._until:
                 continue  # the next one takes its place
-            self.read(Reading(taken, waiting, running, blocks, places))
+            self.read(Reading(taken, waiting, running, blocks[turn], places))
 
     def read(self, reading: Reading) -> None:
         """Keep *reading*, in place of an earlier one that no scrape will see."""

@@ -281,6 +281,7 @@ def _pair(text: str, separator: str, example: str) -> tuple[int, int]:
 
 
 Ints = NDArray[np.int64]
+_NOTHING = np.zeros(0, np.int64)
 
 
 @frozen(eq=False)
@@ -300,9 +301,10 @@ class Chunks:
     def of(cls, batches: BatchRuns) -> "Chunks":
         chunks = [(row, new, context) for row, batch in batches.firsts() if batch.chunks
                   for new, context in batch.chunks]
-        row, new, context = np.array(chunks, dtype=np.int64).reshape(-1, 3).T.copy()
-        starts = np.flatnonzero(row[1:] != row[:-1]) + 1
-        starts = np.concatenate(([0], starts)) if chunks else starts
+        if not chunks:
+            return cls(_NOTHING, _NOTHING, _NOTHING, _NOTHING, len(batches))
+        row, new, context = np.array(chunks, dtype=np.int64).T.copy()
+        starts = np.concatenate(([0], np.flatnonzero(row[1:] != row[:-1]) + 1))
         return cls(new, context, row[starts], starts, len(batches))
 
     def sums(self, values: Ints) -> Ints:
@@ -334,7 +336,9 @@ class Prompts:
     def of(cls, batches: BatchRuns, counts: Ints) -> "Prompts":
         """The chunks of *batches*, which have so many each."""
         prompts = [*chain.from_iterable(batch.prompts for batch, _ in batches.runs)]
-        request, new, context = np.array(prompts, dtype=np.int64).reshape(-1, 3).T.copy()
+        if not prompts:
+            return cls(_NOTHING, _NOTHING, _NOTHING, counts)
+        request, new, context = np.array(prompts, dtype=np.int64).T.copy()
         return cls(request, new, context, counts)
 
 
@@ -377,6 +381,8 @@ class Batches(Sequence[Batch]):
     @property
     def sequences(self) -> Ints:
         """The number of sequences of each batch."""
+        if not len(self.chunks.new):
+            return self.decodes
         return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
 
     def verifications(self, positions: int) -> Ints:

@@ -200,6 +200,8 @@ class AttentionLayer:
         if batches.wide:
             return self._one_by_one(batches)
         new, context, chunks = batches.chunks.new, batches.chunks.context, batches.chunks
+        if not len(new):
+            return [batches.decodes, *self._all_decode_keys(batches), *[np.zeros(len(batches), np.int64)] * 7]
         seen = np.minimum(context, self.window - 1) + new if self.window else context + new
         longest = np.minimum(seen, self.window) if self.window else seen
         pairs = self._all_chunk_pairs(new, context)

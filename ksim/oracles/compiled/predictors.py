@@ -315,9 +315,9 @@ class _Fitted:
         """Seconds of many kernels, whether compute bounds them, and their features."""
         seconds, computes, values = self.arrays[batch_kinds(counts)](*counts)
         table = np.empty((len(seconds), len(values)))
-        for column, feature in zip(table.T, values, strict=True):
-            column[:] = feature
-        return seconds * np.exp(self.efficiency.model(table[:, self.places])), computes, table
+        for column, feature in enumerate(values):
+            table[:, column] = feature
+        return seconds * np.exp(self.efficiency.model(table.take(self.places, axis=1))), computes, table
 
 
 @define(eq=False)
@@ -362,9 +362,9 @@ class ProfiledAttention:
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Price many kernels, whose counts are columns."""
         seconds, computes, table = self.own.columns(counts)
-        beyond = self.own.efficiency.region.beyond(table[:, self.place]) + self.further
-        outside = beyond > 0
-        if self.other is not None and outside.any():
+        beyond = self.own.efficiency.region.beyond(table.take(self.place, axis=1)) + self.further
+        if self.other is not None and beyond.max() > 0:
+            outside = beyond > 0
             there = self.other.columns(counts)[0]
             seconds[outside] = faded(seconds[outside], there[outside], beyond[outside], np)
-        return seconds, computes, np.full(len(outside), not self.further)
+        return seconds, computes, np.full(len(seconds), not self.further)

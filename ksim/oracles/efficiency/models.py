@@ -111,18 +111,23 @@ class Perceptrons:
         return _chunked(self._mean, inputs)
 
     def _mean(self, inputs: Array) -> Array:
-        rows = np.clip((inputs - self.mean) / self.scale, -self.reach, self.reach)
+        first, first_bias, second, second_bias, last, last_bias = self._layers
+        rows = (inputs - self.mean) / self.scale
+        np.minimum(np.maximum(rows, -self.reach, out=rows), self.reach, out=rows)
         members, count = len(self.first), len(rows)
-        hidden = np.tanh(times(rows, self._side_by_side) + self.first[:, -1].ravel())
-        hidden = hidden.reshape(count, members, 1, -1) @ self.second[:, :-1]
-        hidden = np.tanh(hidden.reshape(count, members, -1) + self.second[:, -1])
-        mean: Array = times(hidden.reshape(count, -1), self.last[:, :-1].ravel() / members) + self.last[:, -1].mean()
+        hidden = times(rows, first)
+        hidden += first_bias
+        hidden = (np.tanh(hidden, out=hidden).reshape(count, members, 1, -1) @ second)[:, :, 0]
+        hidden += second_bias
+        mean: Array = times(np.tanh(hidden, out=hidden).reshape(count, -1), last) + last_bias
         return mean
 
     @cached_property
-    def _side_by_side(self) -> Array:
-        """The first layers of all members, (inputs, members x hidden)."""
-        return np.concatenate([*self.first[:, :-1]], axis=1)
+    def _layers(self) -> tuple[Array, Array, Array, Array, Array, float]:
+        """The first layers of all members side by side, (inputs, members x hidden), and what they add; the second
+        layers, and what they add; the last ones, (members x hidden,), as parts of a mean, and what that adds."""
+        return (np.concatenate([*self.first[:, :-1]], axis=1), self.first[:, -1].ravel(), self.second[:, :-1],
+                self.second[:, -1], self.last[:, :-1].ravel() / len(self.last), float(self.last[:, -1].mean()))
 
 
 @frozen(eq=False, slots=False)
