@@ -66,6 +66,9 @@ def workloads() -> dict[str, Workload]:
                                         prefixes={"groups": 8, "tokens": 2048}), "completed"),
         "saturated": Workload(_table(rate=500.0, prompt=_between(200, 600), output=_between(10, 40),
                                      serve={"max_num_seqs": 32, "num_gpu_blocks_override": 700}), "steps"),
+        "fleet": Workload({**_table(count=200, rate=100.0, prompt=short, output=_between(100, 200),
+                                    serve={"data_parallel_size": 32}, clients=10_000),
+                           "router": "least_outstanding", "nodes": 4}),
         "rank by rank, TP8": Workload(_table(count=20, prompt=short, output=few, slow=[{"gpu": 3, "speed": 0.9}],
                                              serve={"tensor_parallel_size": 8}), "steps"),
     }
@@ -86,10 +89,12 @@ def batch(running: int) -> float:
 
 
 def _table(count: int = 300, rate: float = 8.0, serve: Mapping[str, Any] | None = None,
-           slow: Sequence[Mapping[str, Any]] = (), power: Mapping[str, Any] | None = None, **parts: Any) -> Table:
+           slow: Sequence[Mapping[str, Any]] = (), power: Mapping[str, Any] | None = None, clients: int | None = None,
+           **parts: Any) -> Table:
     synthetic = {"count": count, "arrivals": {"process": "poisson", "rate": rate}, **parts}
+    clients_table = {"max_concurrency": clients} if clients else {}
     ranks = {"detail": "rank", "ranks": {"slow": slow}} if slow else {}
-    return {"model": "llama-3.1-8b", "gpu": "h200", **ranks, "workload": {"synthetic": synthetic},
+    return {"model": "llama-3.1-8b", "gpu": "h200", **ranks, "workload": {"synthetic": synthetic, **clients_table},
             "serve": {"max_model_len": 16384, **(serve or {})}, "power": power or {}}
 
 

@@ -130,7 +130,7 @@ simulate(Scenario.read("scenarios/quickstart.toml").with_values({"workload.repla
 print(*(name for name in sys.modules if name.partition(".")[0] == "ksim"))
 """
 #: Most modules that a plain run loads.
-MOST_LOADED = 158
+MOST_LOADED = 159
 #: What it does not use: features, and what only they need.
 UNUSED = ("features.", "kv.offload", "kv.transfer", "study", "server", "cluster.gateway",
           "scheduling.adapter", "scheduling.image", "scheduling.draft", "scheduling.connector_scheduler",

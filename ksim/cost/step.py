@@ -104,6 +104,10 @@ class StepTimer:
         together = self._summaries.of_batches(plans[0], batches) if len(set(plans)) == 1 else None
         return together or self._priced_summaries(batches)
 
+    def least_seconds(self, batch: Batch) -> float:
+        """The seconds of what does not depend on the cached tokens of *batch*, at the boost clock."""
+        return float((self._known.get(_counts(batch)) or self._whole([batch])[0]).costs.seconds)
+
     def _summary(self, batch: Batch, tokens_by_rank: Sequence[int]) -> StepSummary:
         if self._latest is not None and batch is self._latest[0] and tokens_by_rank == self._latest[1]:
             return self._latest[2]  # dummy steps are the same, over and over
@@ -388,6 +392,11 @@ class Passes:
             for rows, own in other.rounds(batches):
                 summaries = summaries.plus(rows, other.timer.summarize(own))
         return summaries
+
+    def least_seconds(self, batch: Batch) -> float:
+        """The seconds of what does not depend on the cached tokens of *batch*, at the boost clock: the main pass' own.
+        """
+        return self.main.least_seconds(batch)
 
     def price(self, batches: Sequence[Batch], tokens: Sequence[Sequence[int]] = ()) -> StepColumns:
         """Price each of *batches*, kernel by kernel, where data ranks have so many *tokens*, by default equally many.

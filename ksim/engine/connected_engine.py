@@ -12,7 +12,7 @@ import simpy
 from attrs import define, field
 
 from ksim.engine.engine import Engine, Process
-from ksim.engine.lookahead_engine import FURTHEST, LookaheadEngine
+from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.ranks import Workers
 from ksim.flow.batch import Batch
@@ -169,7 +169,9 @@ class ConnectedEngine(LookaheadEngine):
             turn = yield from self._loop.run_turn(self)
             if turn.work and (more := self._repeats_left(turn)) > 1:
                 batch, seconds = turn.work
-                self._repeat_until_news(batch, seconds, more)
+                self._foresee(batch, seconds, more)
+                self.catch_up(self._news_at)
+                self._foreseen = None
                 for repeated in self._loop.in_flight:  # the latest of them
                     repeated.launched = times.worker
 
@@ -182,18 +184,6 @@ class ConnectedEngine(LookaheadEngine):
         if self._awaits_transfers or (self.connector.waits_for_peers and self.env.now >= turn.now):
             return 0
         return self._forecast.repeats_left()
-
-    def _repeat_until_news(self, batch: Batch, length: float, turns: int) -> None:
-        """Take up to so many *turns* that repeat the schedule of *batch*, which took *length* seconds, until there is
-        news."""
-        news, now = self._news_at, self._times.now
-        if news < now:
-            return
-        if news < inf:  # how many turns there may be until then, if they take about as long as this one
-            turns = min(turns, int((news - now) / length) + 2)
-        if turns := self.scheduler.affords(min(turns, FURTHEST)):
-            self._repeat(self._foreseen_after(batch, turns), news)
-            self._loop.sync()
 
     def launch(self, turn: Turn) -> Process:
         times = self._times

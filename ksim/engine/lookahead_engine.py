@@ -5,15 +5,13 @@ What an engine decides depends only on the requests that have reached it.  While
 So what happens elsewhere costs such an engine nothing.
 
 Where no arrival can change what it decides, it takes many turns first and works out their times later: these are
-`UndatedTurns`.  What a router may know of them is noted with each turn, and gets the turn's time.  A request that comes
-meanwhile changes nothing but how many wait, so it is counted when somebody looks.
+`UndatedTurns`.  What a router may know of them is noted with each turn, and gets the turn's time.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from math import inf, nan, nextafter
-from typing import Any, ClassVar, NamedTuple
+from math import inf, nextafter
+from typing import ClassVar
 
 import numpy as np
 import simpy
@@ -21,80 +19,29 @@ from attrs import define, field
 
 from ksim.cost.energy import FREE, Clock, Setting
 from ksim.cost.step import Timer
-from ksim.engine.engine import Change, Engine, Process
+from ksim.engine.engine import Engine, Process
 from ksim.engine.loop_times import LoopTimes
-from ksim.engine.observer import Observer, Reading, Recorder, first_tokens
-from ksim.flow.batch import Batch, BatchRuns
+from ksim.engine.observer import Observer, Recorder
+from ksim.engine.undated_turns import FURTHEST, UndatedTurn, UndatedTurns, settle, tell_turns
+from ksim.flow.batch import Batch, BatchRuns, later
 from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.events import KvTransferParams
 from ksim.flow.request import Request
-from ksim.scheduling.engine_loop import EngineLoop, Foreseeing, Turn, forecast_of
-from ksim.scheduling.job import Job, Schedule
-from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.engine_loop import Foreseeing, Turn, forecast_of
+from ksim.scheduling.job import Job
 
-__all__ = ["Dates", "Facts", "note", "settle", "tell", "FURTHEST", "Foreseen", "UndatedTurn", "UndatedTurns",
-           "tell_turns", "LookaheadEngine", "Sent"]
+__all__ = ["Foreseen", "LookaheadEngine", "PricedTurns", "Sent"]
 
 
-#: When a turn begins, when a batch that it takes in reaches its users, if it does, and when it has done so.
-Dates = tuple[float, float | None, float]
-
-
-class Facts(NamedTuple):
-    """What holds when a turn has taken in an output: requests that have first tokens, counts, and what entered and left
-    the cache."""
-
-    firsts: Sequence[Request]
-    waiting: int
-    running: int
-    blocks: int
-    tells: Sequence[int]
-
-
-def note(observer: Observer, scheduler: Scheduler, turn: Turn | None) -> Facts:
-    """Note what holds now that *turn* is taken in, or one that repeats a schedule."""
-    tells, told = observer.tells, list[int]()
-    if tells:
-        told = tells[:]
-        tells.clear()
-    firsts = first_tokens(turn) if turn is not None and observer.answers is not None else ()
-    return Facts(firsts, len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used, told)
-
-
-def tell(observer: Observer, facts: Facts, finished: Sequence[Job], dates: Dates) -> None:
-    """Tell *facts*, and that jobs have *finished*, of a turn with these *dates*."""
-    begun, delivered, taken = dates
-    if delivered is not None:
-        for request in facts.firsts:
-            observer.first_token(delivered, request)
-        for job in finished:
-            observer.ended(delivered, job.request, over=True)
-    if observer.interval is not None:
-        observer.read(Reading(taken, facts.waiting, facts.running, facts.blocks, since=begun))
-    if facts.tells:
-        observer.events.append((taken, facts.tells, ()))
-
-
-def settle(observer: Observer | None, moments: Sequence[float]) -> None:
-    """Count those that have come meanwhile, at *moments*, among those that wait; from now on, say nothing twice."""
-    if observer is None:
-        return
-    observer.silent, come = True, sorted(moments)
-    for index, reading in enumerate(observer.readings):
-        if reading.since is not None:
-            waiting = reading.waiting + bisect_right(come, reading.since)
-            observer.readings[index] = reading._replace(waiting=waiting, since=None)
-
-
-#: Turns foreseen at most in one go, and at first: requests that come may change those that are further away.
-FURTHEST, NEAREST = 512, 32
+#: By how much sums of floats may differ that are added up in another order.
+ROUNDING = 1e-9
 
 
 @define(eq=False)
-class Foreseen:
-    """Turns to come that repeat the latest schedule: what the clock must know of their batches, the `loads`.
+class PricedTurns:
+    """Turns that repeat a schedule, of which so many are `taken`: what the clock must know of their batches (`loads`).
 
-    If the GPUs' clock has one `pace` in all of them, they take so many `seconds`.  So many of them are `taken`.
+    If the GPUs' clock has one `pace` in all of them, they take so many `seconds`.
     """
 
     loads: StepSummary
@@ -104,117 +51,33 @@ class Foreseen:
     taken: int = 0
 
     @classmethod
-    def of(cls, loads: StepSummary, clock: Clock | None, setting: Setting) -> "Foreseen":
+    def of(cls, loads: StepSummary, clock: Clock | None, setting: Setting) -> "PricedTurns":
         """The turns with these *loads*, on GPUs with this *clock*, if they have one."""
-        pace = clock.even_pace(loads, setting) if clock else AT_BOOST
-        launches: Any = loads.launch_seconds
+        pace, launches = clock.even_pace(loads, setting) if clock else AT_BOOST, loads.launch_seconds
         return cls(loads, pace, loads.seconds_at(pace or AT_BOOST).tolist(),
                    launches.tolist() if isinstance(launches, np.ndarray) else [launches] * len(loads))
 
+
+@define(eq=False)
+class Foreseen:
+    """Turns that go on with the decodes of `batch`, of which so many are `left`; the next of them may be `priced`.
+
+    GPUs take at least `least` seconds for each.  The latest turns took so many `seconds` each.
+    """
+
+    batch: Batch
+    left: int
+    least: float
+    seconds: float
+    priced: PricedTurns | None = None
+
     def earliest_end(self, times: LoopTimes) -> float:
         """When, at the earliest, the turn after them begins, if the next of them begins at *times*."""
-        end = times.gpus
-        for seconds in self.seconds[self.taken:len(self.seconds) - times.in_flight]:
-            end += seconds  # one after the other, no later than `LoopTimes` rounds it
-        return max(times.now, end)
+        return max(times.now, times.gpus + self.least * (self.left - times.in_flight) * (1 - ROUNDING))
 
-
-@define(eq=False)
-class UndatedTurn:
-    """What a turn did: `changes` by its schedule, and the `batch` that it launched, if any, which `touched` KV blocks.
-
-    `waiting` and `running` jobs and used `blocks` are counted after the schedule.  Some jobs are `finished` if the
-    turn `completes` the oldest batch.  Of an engine that is observed, `facts` hold after it, and caches tell `opening`.
-    """
-
-    changes: Sequence[Change]
-    batch: Batch | None
-    touched: int
-    waiting: int
-    running: int
-    blocks: int
-    completes: bool = False
-    finished: Sequence[Job] = ()
-    facts: Facts | None = None
-    opening: Sequence[int] = ()
-
-    def tell(self, observer: Observer, dates: Dates) -> None:
-        """Tell *observer* of the turn, which has these *dates*."""
-        if observer.interval == 0:
-            observer.read(Reading(dates[0], self.waiting, self.running, self.blocks, since=dates[0]))
-        if self.opening:
-            observer.events.append((dates[0], self.opening, ()))
-        if self.facts is not None:
-            tell(observer, self.facts, self.finished, dates)
-
-
-@define(eq=False)
-class UndatedTurns:
-    """A port without a clock for the `loop` of an engine: it notes what each turn does, and never waits.
-
-    `changes` lists the events of a schedule.  An `observer` is told later.
-    """
-
-    loop: EngineLoop
-    forecast: Foreseeing
-    changes: Callable[[Schedule], Sequence[Change]]
-    observer: Observer | None = None
-    now: float = field(default=nan, init=False)
-    turns: list[UndatedTurn] = field(factory=list, init=False)
-    idle: Turn | None = field(default=None, init=False)  # the turn after which the engine sleeps
-
-    def take(self) -> None:
-        """Take a turn, and the turns after it that repeat its schedule."""
-        if self.observer is not None:
-            self.observer.silent = True
-        self.loop.run_turn_at_once(self)
-        if self.turns[-1].batch and (more := self.forecast.repeats_left()) > 1:
-            self._repeat(min(more, FURTHEST - len(self.turns)))
-        if self.observer is not None:
-            self.observer.silent = False
-
-    def launch(self, turn: Turn) -> tuple[()]:
-        scheduler, schedule = self.loop.scheduler, turn.schedule
-        batch = None if turn.empty else schedule.batch()
-        touched = schedule.touched(scheduler.cache.block_tokens) if batch and batch.prompts else 0
-        self.turns.append(UndatedTurn(self.changes(schedule), batch, touched, len(scheduler.waiting),
-                                      len(scheduler.running), scheduler.cache.pool.used))
-        if self.observer is not None and turn.empty and self.loop.idle:
-            self.turns[-1].opening = note(self.observer, scheduler, None).tells
-        return ()
-
-    def wait(self, turn: Turn) -> tuple[()]:
-        return ()
-
-    def deliver(self, turn: Turn, finished: list[Job]) -> None:
-        self.turns[-1].completes, self.turns[-1].finished = not turn.empty, finished
-        if self.observer is not None:
-            self.turns[-1].facts = note(self.observer, self.loop.scheduler, turn)
-
-    def sleep(self, turn: Turn) -> tuple[()]:
-        self.idle = turn
-        return ()
-
-    def _repeat(self, count: int) -> None:
-        """Take up to *count* turns that repeat the latest schedule, as long as there are blocks for them."""
-        latest, pool = self.turns[-1], self.loop.scheduler.cache.pool
-        waiting, running = len(self.loop.scheduler.waiting), len(self.loop.scheduler.running)
-        assert latest.batch, "only a batch can be repeated"
-        for batch in BatchRuns.after(latest.batch, count):
-            if not self.loop.repeat_turn():
-                break
-            self.turns.append(UndatedTurn((), batch, 0, waiting, running, pool.used, completes=True))
-            if self.observer is not None:
-                self.turns[-1].facts = note(self.observer, self.loop.scheduler, None)
-        self.loop.sync()
-
-
-def tell_turns(observer: Observer | None, turns: Sequence[UndatedTurn], dates: Sequence[tuple[Any, ...]]) -> None:
-    """Tell *observer*, if there is one, what *turns* do: *dates* are when each begins, when it is sent, when what it
-    takes in is delivered, if anything is, and when it has taken that in."""
-    if observer is not None:
-        for turn, (now, _, completed, taken) in zip(turns, dates, strict=True):
-            turn.tell(observer, (now, completed[1] if completed else None, taken))
+    def until(self, moment: float, now: float) -> int:
+        """About how many of them begin by *moment*, if the next does *now*."""
+        return self.left if moment == inf else min(self.left, int((moment - now) / self.seconds) + 2)
 
 
 #: When a batch is scheduled and prepared, when GPUs begin and end it, and how their clock scaled it.
@@ -240,7 +103,6 @@ class LookaheadEngine(Engine):
     _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
     _tickets: int = field(default=0, init=False)
     _foreseen: Foreseen | None = field(default=None, init=False)
-    _reach: int = field(default=NEAREST, init=False)  # turns to foresee next
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -315,7 +177,8 @@ class LookaheadEngine(Engine):
                 self._receive_sent(times.now)
             turn = yield from self._loop.run_turn(self)
             if turn.work and (more := self._forecast.repeats_left()) > 1:
-                self._foresee(turn.work[0], more)
+                batch, seconds = turn.work
+                self._foresee(batch, seconds, more)
                 yield from self._go_on()
 
     @property
@@ -364,70 +227,78 @@ class LookaheadEngine(Engine):
 
     # Turns that repeat a schedule.
 
-    def _foresee(self, batch: Batch, turns: int) -> None:
-        """Foresee up to so many *turns* that repeat the schedule of *batch*, for which there are blocks."""
-        count = self.scheduler.affords(min(turns, self._reach))
-        if count:
-            self._foreseen = self._foreseen_after(batch, count)
-
-    def _foreseen_after(self, batch: Batch, turns: int) -> Foreseen:
-        return Foreseen.of(self.timers[0].summarize(BatchRuns.after(batch, turns)), self.clock, self._setting)
+    def _foresee(self, batch: Batch, seconds: float, turns: int) -> None:
+        """Foresee up to so many *turns* that repeat the schedule of *batch*, which took *seconds*, as long as there are
+        blocks for them."""
+        if turns := self.scheduler.affords(turns):
+            self._foreseen = Foreseen(batch, turns, self.timers[0].least_seconds(batch), seconds)
 
     def _go_on(self) -> Process:
         """Let the turns that are foreseen pass, until the next of them might take in a request that has come."""
-        while (foreseen := self._foreseen) is not None:
-            moment = min(foreseen.earliest_end(self._times), self._sent[0][0] if self._sent else inf)
+        while self._foreseen is not None:
+            moment = min(self._foreseen.earliest_end(self._times), self._sent[0][0] if self._sent else inf)
             if self.env.news < moment:
                 self._news = self.env.quiet_before(moment)
                 yield self._news
             self.catch_up(self._news_at)
-            if self._foreseen is None:
-                self._reach = min(2 * self._reach, FURTHEST)
-            elif self._sent and self._sent[0][0] <= self._times.now:
-                self._reach, self._foreseen = max(2 * foreseen.taken, NEAREST), None
+            if self._sent and self._sent[0][0] <= self._times.now:
+                self._foreseen = None
 
     def catch_up(self, now: float) -> None:
-        foreseen = self._foreseen
-        if foreseen is None or self._times.now > now:
+        times, foreseen = self._times, self._foreseen
+        if foreseen is None or times.now > now:
             return
-        self._repeat(foreseen, now)
+        while foreseen.left and times.now <= now:
+            self._repeat(foreseen, now)
         self._loop.sync()
-        if foreseen.taken == len(foreseen.loads):
+        if not foreseen.left:
             self._foreseen = None
 
     def _repeat(self, foreseen: Foreseen, until: float) -> None:
-        """Take those of the turns *foreseen* that begin no later than *until*."""
-        scheduler, observer, paces = self.scheduler, self.observer, list[ClockScaling]()
-        times, finished = self._times.repeat(len(scheduler.latest.decodes), foreseen.launches[foreseen.taken:],
-                                             self._lasting(foreseen, paces), until)
-        if not times:
-            return
-        blocks, pool = list[int](), scheduler.cache.pool
-        for taken, _ in finished:
+        """Take some of the turns *foreseen* that begin no later than *until*, at least one."""
+        scheduler, priced, paces = self.scheduler, self._priced(foreseen, until), list[ClockScaling]()
+        begun = self._times.now
+        times, finished = self._times.repeat(len(scheduler.latest.decodes), priced.launches[priced.taken:],
+                                             self._lasting(priced, paces), until)
+        blocks = self._repeat_schedules([(time[0], taken) for time, (taken, _) in zip(times, finished, strict=True)])
+        waiting, running, count = len(scheduler.waiting), len(scheduler.running), len(times)
+        priced.taken += count
+        foreseen.left -= count
+        foreseen.batch, foreseen.seconds = later(foreseen.batch, count), (self._times.now - begun) / count
+        if priced.pace is not None:
+            paces = [priced.pace] * count
+            if self.clock:
+                self.clock.rest_from(times[-1][2] + priced.seconds[priced.taken - 1])
+        self._recorder.repeat([(*time, waiting, running, used) for time, used in zip(times, blocks, strict=True)],
+                              paces, finished)
+
+    def _priced(self, foreseen: Foreseen, until: float) -> PricedTurns:
+        """Turns *foreseen* that are priced, if none were, about those that begin by *until*."""
+        if foreseen.priced is None or foreseen.priced.taken == len(foreseen.priced.seconds):
+            batches = BatchRuns.after(foreseen.batch, min(foreseen.until(until, self._times.now), FURTHEST))
+            foreseen.priced = PricedTurns.of(self.timers[0].summarize(batches), self.clock, self._setting)
+        return foreseen.priced
+
+    def _repeat_schedules(self, times: Sequence[tuple[float, float]]) -> list[int]:
+        """Repeat a schedule in turns that begin and end at *times*; return how many blocks are used in each."""
+        observer, pool, blocks = self.observer, self.scheduler.cache.pool, list[int]()
+        for _, taken in times:
             repeated = self._loop.repeat_turn()
             assert repeated, "no more turns are foreseen than there are blocks for"
             blocks.append(pool.used)
             if observer is not None:
                 observer.flush(taken)
         if observer is not None:
-            observer.measure_repeats(
-                scheduler, [(time[0], taken) for time, (taken, _) in zip(times, finished, strict=True)], blocks)
-        waiting, running = len(scheduler.waiting), len(scheduler.running)
-        foreseen.taken += len(times)
-        if foreseen.pace is not None:
-            paces = [foreseen.pace] * len(times)
-            if self.clock:
-                self.clock.rest_from(times[-1][2] + foreseen.seconds[foreseen.taken - 1])
-        self._recorder.repeat([(*time, waiting, running, used) for time, used in zip(times, blocks, strict=True)],
-                              paces, finished)
+            observer.measure_repeats(self.scheduler, times, blocks)
+        return blocks
 
-    def _lasting(self, foreseen: Foreseen, paces: list[ClockScaling]) -> Callable[[int, float], float]:
-        """A function from a turn, counted from the next of those *foreseen*, and when GPUs begin it, to its seconds;
+    def _lasting(self, priced: PricedTurns, paces: list[ClockScaling]) -> Callable[[int, float], float]:
+        """A function from a turn, counted from the next of those *priced*, and when GPUs begin it, to its seconds;
         where the clock's pace varies, it is added to *paces*."""
-        seconds, clock = foreseen.seconds[foreseen.taken:], self.clock
-        if clock is None or foreseen.pace is not None:
+        seconds, clock = priced.seconds[priced.taken:], self.clock
+        if clock is None or priced.pace is not None:
             return lambda turn, start: seconds[turn]
-        loads = [*foreseen.loads][foreseen.taken:]
+        loads = [*priced.loads][priced.taken:]
 
         def lasting(turn: int, start: float) -> float:
             paces.append(clock.pace(loads[turn], start, self._setting))

@@ -241,7 +241,8 @@ class Observer:
             self.read(Reading(now, len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used,
                               store.places if store else {}))
 
-    def measure_repeats(self, scheduler: Scheduler, times: Sequence[tuple[float, float]], blocks: Sequence[int]) -> None:
+    def measure_repeats(self, scheduler: Scheduler, times: Sequence[tuple[float, float]],
+                        blocks: Sequence[int]) -> None:
         """Read the metrics of turns that repeat a schedule: when each began and ended, and the KV blocks used in it."""
         if self.interval is None:
             return

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ksim.cluster.cluster import RemoteReplica
 from ksim.cluster.signals import view_class
 from ksim.cluster.signals.kv_index import KvIndex
-from ksim.engine.lookahead_engine import UndatedTurn
 from ksim.engine.observer import RESOLUTION, Observer
+from ksim.engine.undated_turns import UndatedTurn
 from ksim.flow.events import Admitted, Chosen, Emitted, Preempted, Stepped
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache.block_cache import TellingTrie
