@@ -5,24 +5,11 @@ from math import inf
 from attrs import field, frozen
 
 from ksim.foundation.errors import ConfigError
+from ksim.specs.pools import whole
 
 #: Least seconds between SIGTERM and the kill, whatever a preStop hook has left of the grace period
 #: (pkg/kubelet/kuberuntime, minimumGracePeriodInSeconds).
 _LEAST = 2.0
-
-
-def whole(value: int | str, replicas: int, up: bool) -> int:
-    """A number of pods, or "25%" of *replicas*, rounded *up* or down.
-
-    Raises ConfigError for what is neither.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    text = str(value)
-    if isinstance(value, str) and text.endswith("%") and text[:-1].isdecimal():
-        scaled = int(text[:-1]) * replicas
-        return -(-scaled // 100) if up else scaled // 100
-    raise ConfigError(f"{value!r}", "is neither a number of pods nor a percentage such as '25%'")
 
 
 @frozen
@@ -85,6 +72,14 @@ class DisruptionBudget:
     def evictions(self, healthy: int) -> int:
         """How many pods may be evicted while so many are *healthy*."""
         return max(0, healthy - self.desired_healthy)
+
+    def allows(self, healthy: int, ready: bool) -> bool:
+        """Whether a pod that is *ready* or is not may be evicted while so many are *healthy*.
+
+        One that is not may go where as many as are needed are healthy, which is the policy IfHealthyBudget, and where
+        none is needed as one that is ready (pkg/registry/core/pod/storage/eviction.go).
+        """
+        return self.evictions(healthy) > 0 or (not ready and healthy >= self.desired_healthy > 0)
 
 
 @frozen

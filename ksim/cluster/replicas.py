@@ -4,21 +4,26 @@ Places are made for as many as there may ever be.  One that starts has GPUs of i
 empty cache; one that drains gets no further request, and goes when those that it has are over, or are cut off.  Which
 one goes is Kubernetes' choice: first one that is not ready yet, then the one that has been ready for the shortest time
 (pkg/controller/controller_utils.go, ActivePodsWithRanks).  An update replaces all that are there when it begins, as a
-Deployment does (pkg/controller/deployment/rolling.go).
+Deployment does (pkg/controller/deployment/rolling.go).  Where nodes are drained, none starts, and those that are there
+are evicted as far as their pool's disruption budget allows.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence, Set
 from math import inf, isfinite
 from typing import Any
 
 import simpy
 from attrs import define, field
 
-from ksim.autoscaling.kubernetes import RollingUpdate, Termination
+from ksim.autoscaling.kubernetes import DisruptionBudget, RollingUpdate, Termination
+from ksim.specs.pools import DisruptionBudgetSettings, NodeDrain
 
-__all__ = ["DRAINING", "GONE", "READY", "STARTING", "Replica", "ScaledPool"]
+__all__ = ["DRAINING", "GONE", "READY", "STARTING", "Drains", "Replica", "ScaledPool"]
 
 STARTING, READY, DRAINING, GONE = "starting", "ready", "draining", "gone"
+#: Seconds after which `kubectl drain` asks again for an eviction that was refused
+#: (staging/src/k8s.io/kubectl/pkg/drain/drain.go).
+RETRY = 5.0
 
 
 @define(eq=False)
@@ -28,6 +33,8 @@ class Replica:
     number: int
     engines: tuple[int, ...]
     life: list[tuple[float, str]]
+    #: Those of the fleet that its engines lie on.
+    nodes: frozenset[int] = frozenset()
     #: Requests on their way through it.
     under_way: int = field(default=0, init=False)
     #: Whether an update has yet to replace it.
@@ -55,7 +62,8 @@ class ScaledPool:
     """The `replicas` of the pool called `name`, of which so many are `wanted`.
 
     `start_up` makes a process that lasts as long as a replica takes to start; `changed` is told of each change.
-    `cut_off` takes the requests away that a replica has when its `termination` says so.
+    `cut_off` takes the requests away that a replica has when its `termination` says so.  None starts on `cordoned`
+    nodes, and evictions keep to the `budget`.
     """
 
     env: simpy.Environment
@@ -65,6 +73,8 @@ class ScaledPool:
     changed: Callable[[Replica], None]
     cut_off: Callable[[Replica], None] = lambda replica: None
     termination: Termination = field(default=Termination(grace=inf), kw_only=True)
+    budget: DisruptionBudgetSettings | None = field(default=None, kw_only=True)
+    cordoned: Set[int] = field(default=frozenset(), kw_only=True)
     wanted: int = field(init=False)
     _rules: tuple[int | str, int | str] = field(default=(0, 0), init=False)
 
@@ -95,6 +105,15 @@ class ScaledPool:
             replica.outdated = True
         self.go_on()
 
+    def evict(self, replica: Replica) -> None:
+        """Let *replica*, which starts or is ready, go if the budget allows it, and have another one in its place."""
+        if self.budget is not None:
+            budget = DisruptionBudget(self.wanted, self.budget.min_available, self.budget.max_unavailable)
+            if not budget.allows(len(self.those(READY)), replica.state == READY):
+                return
+        self._drain(replica)
+        self.go_on()
+
     def enter(self, replica: Replica) -> None:
         """A request is sent to *replica*."""
         replica.under_way += 1
@@ -111,7 +130,7 @@ class ScaledPool:
         surge, missing = self._allowed() if old else (0, 0)
         new = len(living) - len(old)
         room = min(self.wanted - new, self.wanted + surge - len(living))
-        started = [replica for replica in self.replicas if replica.free][:max(0, room)]
+        started = [replica for replica in self.replicas if self._may_start(replica)][:max(0, room)]
         for replica in started:
             replica.outdated = False
             self._change(replica, STARTING)
@@ -126,6 +145,9 @@ class ScaledPool:
             self._drain(replica)
         if old and (ending or started):
             self.go_on()
+
+    def _may_start(self, replica: Replica) -> bool:
+        return replica.free and not replica.nodes & self.cordoned
 
     def _allowed(self) -> tuple[int, int]:
         """How many replicas there may be beyond those wanted, and how many of those may be missing."""
@@ -166,3 +188,40 @@ class ScaledPool:
     def _change(self, replica: Replica, state: str) -> None:
         replica.life.append((self.env.now, state))
         self.changed(replica)
+
+
+@define(eq=False)
+class Drains:
+    """Empties the nodes of a fleet of all `pools` while they serve, until all is `over`; `cordoned` are those by now.
+    """
+
+    pools: Sequence[ScaledPool]
+    over: Callable[[], bool]
+    cordoned: set[int] = field(factory=set)
+
+    def begin(self, drain: NodeDrain, env: simpy.Environment) -> None:
+        """Cordon the nodes of *drain*, and evict what is on them."""
+        if not self.over():
+            self.cordoned.update(drain.nodes)
+            env.process(self._evict(frozenset(drain.nodes), drain.end, env))
+
+    def end(self, drain: NodeDrain) -> None:
+        """Let replicas start on its nodes again."""
+        self.cordoned.difference_update(drain.nodes)
+        if not self.over():
+            for pool in self.pools:
+                pool.go_on()
+
+    def _evict(self, nodes: Set[int], end: float, env: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        """Ask for the end of all replicas on these *nodes*, again and again until none is left or it is *end*."""
+        while env.now < end and not self.over():
+            for pool, replica in self._on(nodes):
+                if replica.state in (STARTING, READY):  # the end of another one may have changed it
+                    pool.evict(replica)
+            if not self._on(nodes):
+                return
+            yield env.timeout(RETRY)
+
+    def _on(self, nodes: Set[int]) -> list[tuple[ScaledPool, Replica]]:
+        return [(pool, replica) for pool in self.pools for replica in pool.those(STARTING, READY)
+                if replica.nodes & nodes]

@@ -32,6 +32,7 @@ class Maker:
     """The object that makes the pods of engines, which an autoscaler names; `replicas` is None where it says none.
 
     `strategy` is a Deployment's, `pod` the spec of its pods, and `container` the one that the engine runs in.
+    `labels` are those of its pods, None where an engine needs several.
     """
 
     where: str
@@ -41,6 +42,7 @@ class Maker:
     strategy: "Entry | None" = None
     pod: "Entry | None" = None
     container: "Entry | None" = None
+    labels: "Entry | None" = None
 
 
 @frozen
@@ -101,6 +103,8 @@ class Deployed:
     remarks: tuple[Note, ...] = ()
     autoscalers: "tuple[Entry, ...]" = ()
     """The documents of autoscalers, whose targets may be in another text."""
+    budgets: "tuple[Entry, ...]" = ()
+    """The documents of disruption budgets, likewise."""
     others: frozenset[tuple[str, str]] = frozenset()
     """Kinds and names of objects that start no engine."""
     of_fleet: Mapping[str, Any] = field(factory=dict)
@@ -111,11 +115,12 @@ class Deployed:
         """All that *parts* of a text deploy, with the keys that *scenario* has."""
         parts = [*parts]
         return cls(tuple(launch for part in parts for launch in part.launches), scenario,
-                   tuple(note for part in parts for note in part.idle),
-                   tuple(note for part in parts for note in part.remarks),
-                   tuple(document for part in parts for document in part.autoscalers),
-                   frozenset().union(*(part.others for part in parts)),
-                   {key: value for part in parts for key, value in part.of_fleet.items()})
+                   idle=tuple(note for part in parts for note in part.idle),
+                   remarks=tuple(note for part in parts for note in part.remarks),
+                   autoscalers=tuple(document for part in parts for document in part.autoscalers),
+                   budgets=tuple(document for part in parts for document in part.budgets),
+                   others=frozenset().union(*(part.others for part in parts)),
+                   of_fleet={key: value for part in parts for key, value in part.of_fleet.items()})
 
 
 @frozen

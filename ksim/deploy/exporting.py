@@ -73,7 +73,7 @@ _MACHINES = {"gb200": 4, "gb300": 4}
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 #: What a deployment does not say, and a scenario does.
 _ASIDE = ("oracle", "kernel_errors", "routing", "collectives", "host", "slo", "power", "energy", "detail", "signals",
-          "flow_control")
+          "flow_control", "drains")
 
 
 @frozen
@@ -191,6 +191,8 @@ def unscaled(outgoing: Outgoing, written: Sequence[str] = ()) -> Iterator[str]:
         if pool.autoscaler is not None and written and pool.lifecycle.termination_grace_period is None:
             yield (f"{pool.name}: replicas that wait for their last request; Kubernetes cuts it off 30 s after they are"
                    " to go")
+        if pool.lifecycle.disruption_budget is not None and written and pool.machines > 1:
+            yield f"{pool.name}: lifecycle.disruption_budget is of replicas, and each is several pods here"
         if pool.lifecycle.migration_limit and written:
             yield f"{pool.name}: lifecycle.migration_limit is Dynamo's"
 

@@ -1,16 +1,17 @@
 """Autoscaling: pools whose replicas start and go while the fleet serves, as autoscalers decide."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 from attrs import define, evolve, field, frozen
 
 from ksim.autoscaling import EngineLimits, PoolView
-from ksim.autoscaling.kubernetes import Termination
+from ksim.autoscaling.kubernetes import DisruptionBudget, Termination
 from ksim.cluster.cluster import Cluster
-from ksim.cluster.replicas import GONE, READY, Replica, ScaledPool
+from ksim.cluster.replicas import GONE, READY, Drains, Replica, ScaledPool
 from ksim.cluster.scaler import Scaler, Tally
 from ksim.cluster.signals import View
 from ksim.engine.loop_times import Horizon
@@ -26,7 +27,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.features import RunningFleet, WiredFeature
 from ksim.simulation.pool import EnginePlace, EnginePool
-from ksim.specs.pools import Lifecycle
+from ksim.specs.pools import Lifecycle, NodeDrain
 from ksim.specs.startup import Startup
 
 __all__ = ["FEATURE"]
@@ -64,11 +65,13 @@ class _Starts:
     env: Horizon
     paths: _Paths
     flows: Flows
+    #: As `_first_nodes` says.
+    first_nodes: Mapping[int, int]
 
     @classmethod
-    def of(cls, env: Horizon, choice: str | Choice, nodes: int) -> "_Starts":
-        paths = _Paths(startup_of(choice), nodes)
-        return cls(env, paths, Flows(env, paths))
+    def of(cls, env: Horizon, choice: str | Choice, fleet: Sequence[EnginePool]) -> "_Starts":
+        paths = _Paths(startup_of(choice), _node_count(fleet))
+        return cls(env, paths, Flows(env, paths), _first_nodes(fleet))
 
     def start(self, deployment: Deployment, nodes: Sequence[int]) -> Generator[Any, Any, None]:
         """The process of a replica of *deployment* whose engines lie on these *nodes* and start side by side."""
@@ -191,30 +194,42 @@ def _empty(engine: Any) -> None:
     cache.free(table, everything.prompt)
 
 
-def _node(pool: EnginePool, place: EnginePlace) -> int:
-    """The node of the engine of *pool* at *place*, of all nodes of the fleet."""
-    return (pool.offset + place.first) // pool.deployment.system.gpus_per_node
+def _first_nodes(fleet: Sequence[EnginePool]) -> dict[int, int]:
+    """The number in the fleet of the first node of each of its systems, by the number of the first GPU of that."""
+    systems = {pool.offset: pool.deployment.system for pool in fleet}
+    found, count = dict[int, int](), 0
+    for offset in sorted(systems):
+        found[offset] = count
+        count += systems[offset].nodes
+    return found
 
 
-def _last_node(pool: EnginePool) -> int:
-    return max(_node(pool, place) for place in pool.places)
+def _node_count(fleet: Sequence[EnginePool]) -> int:
+    return sum({pool.offset: pool.deployment.system.nodes for pool in fleet}.values())
 
 
-def _scaled(pool: EnginePool, ready: int, starts: _Starts, life: _Life) -> ScaledPool:
+def _nodes(pool: EnginePool, place: EnginePlace, first: int) -> range:
+    """The nodes of the engine of *pool* at *place*, of all nodes of the fleet, in which its system's *first* one is."""
+    each = pool.deployment.system.gpus_per_node
+    gpus = pool.gpus(place)
+    return range(first + (gpus[0] - pool.offset) // each, first + (gpus[-1] - pool.offset) // each + 1)
+
+
+def _scaled(pool: EnginePool, ready: int, starts: _Starts, life: _Life, cordoned: Set[int]) -> ScaledPool:
     """The replicas of *pool*, of which the first ones are *ready*."""
-    width = pool.deployment.serve.data_parallel_size
-    engines = [range(first, first + width) for first in range(0, len(pool.places), width)]
-    replicas = [Replica(number, tuple(pool.numbers[place] for place in places),
-                        [(0.0, READY if number < ready else GONE)]) for number, places in enumerate(engines)]
+    width, first = pool.deployment.serve.data_parallel_size, starts.first_nodes[pool.offset]
+    nodes = [_nodes(pool, place, first) for place in pool.places]
+    places = [slice(begin, begin + width) for begin in range(0, len(pool.places), width)]
+    replicas = [Replica(number, tuple(pool.numbers[own]), [(0.0, READY if number < ready else GONE)],
+                        frozenset().union(*nodes[own])) for number, own in enumerate(places)]
 
     def start_up(replica: Replica) -> Generator[Any, Any, None]:
-        nodes = [_node(pool, pool.places[place]) for place in engines[replica.number]]
-        return starts.start(pool.deployment, nodes)
+        return starts.start(pool.deployment, [engine[0] for engine in nodes[places[replica.number]]])
 
     ends = life.lifecycles[pool.name]
     grace = inf if ends.termination_grace_period is None else ends.termination_grace_period
-    return ScaledPool(starts.env, pool.name, replicas, start_up, life.changed, life.cut_off,
-                      termination=Termination(grace, ends.pre_stop))
+    return ScaledPool(starts.env, pool.name, replicas, start_up, life.changed, life.cut_off, cordoned=cordoned,
+                      termination=Termination(grace, ends.pre_stop), budget=ends.disruption_budget)
 
 
 def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, Replica]) -> None:
@@ -247,7 +262,7 @@ class AutoscalingFeature(WiredFeature):
 
     def check_fleet(self, scenario: Scenario, pools: Sequence[EnginePool], links: Links) -> None:
         if not scenario.pools:
-            key = "autoscaler" if scenario.autoscaler else "lifecycle.rolling_update"
+            key = "autoscaler" if scenario.autoscaler else "drains" if scenario.drains else "lifecycle.rolling_update"
             raise ConfigError(key, "is about the replicas of pools, and the scenario has none; name them under pools")
         if scenario.energy.sleep_after is not None:
             raise ConfigError("energy.sleep_after", "puts GPUs to sleep that autoscalers give away; leave one out")
@@ -257,31 +272,69 @@ class AutoscalingFeature(WiredFeature):
             if most is not None and most > scenario.pools[name].places:
                 raise ConfigError(f"pools.{name}.max_replicas", f"is {scenario.pools[name].places}, and its autoscaler"
                                   f" {choice.name if choice else ''} may ask for {most}; set it to {most}")
+        if scenario.drains:
+            _check_drains(scenario.drains, pools)
 
     def coupling(self, pools: Sequence[EnginePool]) -> str:
         return "autoscalers look at all replicas"
 
     def begin(self, running: RunningFleet) -> None:
-        starts = _Starts.of(running.env, running.scenario.startup, 1 + max(map(_last_node, running.pools)))
+        starts = _Starts.of(running.env, running.scenario.startup, running.pools)
         pools = list[ScaledPool]()
         replicas = dict[int, Replica]()
+        drains = Drains(pools, lambda: running.over)
         for cluster in running.cluster.parts:
-            life = _scale(running, cluster, starts, pools)
+            life = _scale(running, cluster, starts, drains)
             pools += dict.fromkeys(pool for pool, _ in life.replicas.values())
             replicas |= {engine: replica for engine, (_, replica) in life.replicas.items()}
         _find_rivals(running.pools, replicas)
+        for drain in running.scenario.drains:  # ends come first: the next drain of a node may begin then
+            if isfinite(drain.end):
+                running.env.call_at(drain.end, partial(drains.end, drain))
+        for drain in running.scenario.drains:
+            running.env.call_at(drain.at, partial(drains.begin, drain, running.env))
+
+    def run_remarks(self, pools: Sequence[EnginePool], summary: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
+        for pool in pools:
+            scenario, sizes = pool.deployment.scenario, range(1, pool.replicas + 1)
+            budget = scenario.lifecycle.disruption_budget
+            if scenario.drains and budget is not None and not any(
+                    DisruptionBudget(size, budget.min_available, budget.max_unavailable).evictions(size)
+                    for size in sizes):
+                yield (f"pool {pool.name}: its disruption_budget never allows an eviction, so drains wait for ever: its"
+                       " replicas stay on nodes that are cordoned")
 
 
-def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, pools: Sequence[ScaledPool]) -> _Life:
-    """Have autoscalers scale the pools whose engines are in *cluster*: those of one model, of all *pools*."""
+def _check_drains(drains: Sequence[NodeDrain], fleet: Sequence[EnginePool]) -> None:
+    """Raise ConfigError for nodes that *fleet* does not have, and for a pool that would never have a place again.
+
+    A place that a replica of another pool may have, too, is not enough: that one may stay.
+    """
+    first, count = _first_nodes(fleet), _node_count(fleet)
+    for number, drain in enumerate(drains):
+        if max(drain.nodes) >= count:
+            raise ConfigError(f"drains[{number}].nodes", f"has {max(drain.nodes)}, and the fleet has {count} nodes,"
+                                                         " numbered from 0 on")
+    lost = {node for drain in drains if drain.duration is None for node in drain.nodes}
+    gpus = Counter(gpu for pool in fleet for place in pool.places for gpu in pool.gpus(place))
+    for pool in fleet if lost else ():
+        bad = {place.replica for place in pool.places if lost & {*_nodes(pool, place, first[pool.offset])}
+               or any(gpus[gpu] > 1 for gpu in pool.gpus(place))}
+        if len(bad) == pool.replicas:
+            raise ConfigError("drains", f"leaves pool {pool.name} no node for good, or none whose GPUs no other pool"
+                                        " may have; give the drain a duration, or the pool more max_replicas and nodes")
+
+
+def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, drains: Drains) -> _Life:
+    """Have autoscalers scale the pools whose engines are in *cluster*: those of one model."""
     scenario, views = running.scenario, {view.number: view for view in cluster.sight.views}
     ends = {name: scenario.lifecycle_of(name) for name in scenario.pools}
     own, replicas = dict[str, ScaledPool](), dict[int, tuple[ScaledPool, Replica]]()
-    life = _Life(cluster, views, replicas, ends, pools)
+    life = _Life(cluster, views, replicas, ends, drains.pools)
     fleet = [pool for pool in running.pools if pool.numbers[0] in views]
     for pool in fleet:
         if scenario.changes_size(pool.name):
-            made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life)
+            made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life, drains.cordoned)
             own[pool.name] = made
             replicas |= {engine: (made, replica) for replica in made.replicas for engine in replica.engines}
     for name, made in own.items():

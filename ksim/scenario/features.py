@@ -119,7 +119,7 @@ def _gates(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bo
 def _scales(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
     """Whether replicas start and go; *scenario* is that of one pool."""
     return scenario is not None and (scenario.autoscaler is not None
-                                     or scenario.lifecycle.rolling_update.at is not None)
+                                     or scenario.lifecycle.rolling_update.at is not None or bool(scenario.drains))
 
 
 def draws_experts(model: Model, serve: EngineSettings, ranks: RankSettings) -> bool:

@@ -19,7 +19,7 @@ from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, UnknownKey
 from ksim.scenario.files import check_content, check_scenario_file, native, rooted, with_adapter_configs
 from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings, RankSettings
-from ksim.specs.pools import Lifecycle, PoolSettings, RollingUpdateSettings
+from ksim.specs.pools import Lifecycle, NodeDrain, PoolSettings, RollingUpdateSettings
 from ksim.specs.settings import EngineSettings, SignalSettings, Slo
 from ksim.specs.startup import Startup
 from ksim.workload.arrivals import Arrivals
@@ -170,7 +170,9 @@ class Scenario:
     """What scales the pools that have no autoscaler of their own, all together. Default: none. Names: autoscaling.
     Example: "hpa"."""
     lifecycle: Lifecycle = Lifecycle()
-    """How replicas of pools end: grace periods, and rolling updates."""
+    """How replicas of pools end: grace periods, rolling updates and disruption budgets."""
+    drains: tuple[NodeDrain, ...] = ()
+    """The nodes that are drained while they serve, and when. Default: none."""
     signals: SignalSettings = SignalSettings()
     """What routers are told of engines, how often and how late."""
     oracle: Choice | None = None
@@ -237,6 +239,7 @@ class Scenario:
         for name in made.pools:
             _check_pool(made, name, where)
         _check_models(made, where)
+        _check_drains(made.drains, f"{where}: drains")
         if not any(map(made.changes_size, made.pools)):
             _check_no_ends(made.lifecycle, f"{where}: lifecycle")
         return made
@@ -260,7 +263,8 @@ class Scenario:
 
     def changes_size(self, name: str) -> bool:
         """Whether replicas of the pool *name* start and go while it serves."""
-        return self.autoscaler_of(name) is not None or self.lifecycle_of(name).rolling_update.at is not None
+        return (self.autoscaler_of(name) is not None or self.lifecycle_of(name).rolling_update.at is not None
+                or bool(self.drains))
 
     def of_pool(self, name: str) -> "Scenario":
         """The scenario of the pool *name* alone, in which a key that the pool does not set is as it is here."""
@@ -286,12 +290,13 @@ class Scenario:
 
 
 def _table(scenario: Scenario) -> dict[str, Any]:
-    """*scenario* as a table, with `pools` and a `mix` only if there are any."""
+    """*scenario* as a table, with `pools`, `drains` and a `mix` only if there are any."""
     table: dict[str, Any] = plain(scenario)
     if not scenario.workload.mix:
         del table["workload"]["mix"]
-    if not scenario.pools:
-        del table["pools"]
+    for key in ("pools", "drains"):
+        if not table[key]:
+            del table[key]
     return table
 
 
@@ -322,11 +327,23 @@ def _check_models(scenario: Scenario, where: str) -> None:
 
 
 def _check_no_ends(lifecycle: Lifecycle, where: str) -> None:
-    """Raise ConfigError where *lifecycle*, of replicas that stay, says how they end; how they would be updated does no
-    harm."""
-    for key in beside(plain(Lifecycle()), plain(evolve(lifecycle, rolling_update=RollingUpdateSettings()))):
+    """Raise ConfigError where *lifecycle*, of replicas that stay, says how they end; how they would be updated, and how
+    many could be evicted, does no harm."""
+    harmless = evolve(lifecycle, rolling_update=RollingUpdateSettings(), disruption_budget=None)
+    for key in beside(plain(Lifecycle()), plain(harmless)):
         raise ConfigError(f"{where}.{key}", "is about replicas of pools that go, and nothing lets any go; name an"
-                                            " autoscaler, or set lifecycle.rolling_update.at")
+                                            " autoscaler, or set lifecycle.rolling_update.at or drains")
+
+
+def _check_drains(drains: Sequence[NodeDrain], where: str) -> None:
+    """Raise ConfigError for two *drains* of one node at a time."""
+    for number, drain in enumerate(drains):
+        if len({*drain.nodes}) < len(drain.nodes):
+            raise ConfigError(f"{where}[{number}].nodes", "has a node twice; name each once")
+        for before, other in enumerate(drains[:number]):
+            if drain.at < other.end and other.at < drain.end and (both := {*drain.nodes} & {*other.nodes}):
+                raise ConfigError(f"{where}[{number}].nodes", f"has node {min(both)}, which drains[{before}] drains at"
+                                                              " that time, too; set its duration, or another time")
 
 
 @frozen

@@ -1,17 +1,20 @@
-"""The pools of a fleet: what each is for, how large it is, and how its replicas end."""
+"""The pools of a fleet: what each is for, how large it is, how its replicas end, and which nodes are drained."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, Any
 
 from attrs import Attribute, field, frozen
-from attrs.validators import ge, gt, in_, le, optional
+from attrs.validators import deep_iterable, ge, gt, in_, le, min_len, optional
 
 from ksim.foundation.config import Choice
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import Seconds, optional_quantity, quantity
 from ksim.specs.hardware import MOST, Gpu
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["ROLES", "Lifecycle", "PoolSettings", "RollingUpdateSettings"]
+__all__ = ["ROLES", "DisruptionBudgetSettings", "Lifecycle", "NodeDrain", "PoolSettings", "RollingUpdateSettings",
+           "whole"]
 
 #: What the engines of a pool do: prefill for others, decode what others have prefilled, or serve requests alone.
 ROLES = ("prefill", "decode", "both")
@@ -22,12 +25,25 @@ def _as_given(value: int | str) -> int | str:
     return value
 
 
+def whole(value: int | str, replicas: int, up: bool) -> int:
+    """A number of pods, or "25%" of *replicas*, rounded *up* or down.
+
+    Raises ConfigError for what is neither.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and value.endswith("%") and value[:-1].isdecimal():
+        scaled = int(value[:-1]) * replicas
+        return -(-scaled // 100) if up else scaled // 100
+    raise ConfigError(f"{value!r}", "is neither a number of pods nor a percentage such as '25%'")
+
+
 def _pods(instance: object, attribute: "Attribute[Any]", value: int | str) -> None:
     """Raise ValueError for what is neither a number of replicas nor a percentage of them."""
-    percentage = isinstance(value, str) and value.endswith("%") and value[:-1].isdecimal()
-    if not percentage and not (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        raise ValueError(f"{attribute.name!r} must be a number of replicas, or a percentage such as '25%', not"
-                         f" {value!r}")
+    try:
+        whole(value, 1, up=True)
+    except ConfigError as error:
+        raise ValueError(f"{attribute.name!r}: {' '.join(error.args)}") from None
 
 
 @frozen
@@ -43,9 +59,49 @@ class RollingUpdateSettings:
     %."""
 
 
+def _as_given_or_none(value: int | str | None) -> int | str | None:
+    """The same, or nothing."""
+    return value
+
+
+@frozen
+class DisruptionBudgetSettings:
+    """A PodDisruptionBudget of Kubernetes: how many replicas of a pool are ready whatever is evicted; one of both.
+
+    A percentage is of the replicas that are wanted, and rounded up in both.
+    """
+
+    min_available: int | str | None = field(default=None, converter=_as_given_or_none, validator=optional(_pods))
+    """Replicas that stay ready. Unit: replicas, or %. Default: none. Example: 1."""
+    max_unavailable: int | str | None = field(default=None, converter=_as_given_or_none, validator=optional(_pods))
+    """Replicas of those wanted that may not be ready. Unit: replicas, or %. Default: none. Example: "25%"."""
+
+    def __attrs_post_init__(self) -> None:
+        if (self.min_available is None) == (self.max_unavailable is None):
+            raise ValueError("a disruption budget needs one of min_available and max_unavailable")
+
+
+@frozen
+class NodeDrain:
+    """Nodes that are emptied for maintenance, as `kubectl drain` does: no replica starts there, and all are evicted."""
+
+    at: Seconds = field(converter=quantity, validator=ge(0))
+    """When they are cordoned, and evictions begin. Unit: s. Example: "600 s"."""
+    nodes: tuple[int, ...] = field(validator=(min_len(1), deep_iterable(ge(0))))
+    """Their numbers in the fleet, whose nodes are numbered from 0 on in the order of the pools that lie on them. Unit:
+    none. Example: [0]."""
+    duration: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """How long until replicas may start there again. Unit: s. Default: they never may. Example: "900 s"."""
+
+    @property
+    def end(self) -> float:
+        """When its nodes are back."""
+        return inf if self.duration is None else self.at + self.duration
+
+
 @frozen
 class Lifecycle:
-    """How replicas end: when an autoscaler has too many, or when they are updated."""
+    """How replicas end: when an autoscaler has too many, when they are updated, or when their node is drained."""
 
     termination_grace_period: Seconds | None = field(default=None, converter=optional_quantity,
                                                      validator=optional(ge(0)))
@@ -58,6 +114,9 @@ class Lifecycle:
     its user has again; after that, and with 0 at once, it fails. Unit: moves. Source: Dynamo's --migration-limit."""
     rolling_update: RollingUpdateSettings = RollingUpdateSettings()
     """The update of its replicas to another version."""
+    disruption_budget: DisruptionBudgetSettings | None = None
+    """How many replicas stay ready while nodes are drained. Default: all may be evicted at once. Example:
+    {min_available = 1}."""
 
     def __attrs_post_init__(self) -> None:
         if self.termination_grace_period is None and self.migration_limit:

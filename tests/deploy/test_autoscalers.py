@@ -192,10 +192,28 @@ def test_deployments_that_are_recreated_lack_all_replicas_at_once():
     assert ends["rolling_update"] == {"max_surge": 0, "max_unavailable": "100%"} and "Recreate" in notes
 
 
-def test_a_disruption_budget_is_checked_and_has_no_effect():
-    made = imported(DEPLOYMENT, BUDGET)
-    assert made.table == imported(DEPLOYMENT).table
-    assert ("PodDisruptionBudget llama", "no node is drained here") in [(note.word, note.why) for note in made.idle]
+@pytest.mark.parametrize("texts", [(DEPLOYMENT, BUDGET), (BUDGET, DEPLOYMENT, HPA)])
+def test_a_disruption_budget_is_that_of_the_pool_whose_pods_it_selects(texts, tmp_path):
+    made = imported(*texts)
+    assert made.table["pools"]["llama"]["lifecycle"]["disruption_budget"] == {"min_available": "50%"}
+    assert ("PodDisruptionBudget llama", "a node is drained when drains says so") in [
+        (note.word, note.why) for note in made.remarks]
+    path = tmp_path / "made.toml"
+    path.write_text(scenario_text([Pasted(text, f"{number}.yaml") for number, text in enumerate(texts)],
+                                  ImportOptions()))
+    again = imported(exported(path, "kubernetes")[""]).table["pools"]["llama"]
+    assert again["lifecycle"]["disruption_budget"] == {"min_available": "50%"}
+
+
+@pytest.mark.parametrize(("selector", "guards"), [
+    ("matchLabels: {app: other}", False), ("matchLabels: {}", True),
+    ("matchExpressions: [{key: app, operator: In, values: [llama, b]}]", True),
+    ("matchExpressions: [{key: app, operator: NotIn, values: [llama]}]", False),
+    ("matchExpressions: [{key: tier, operator: DoesNotExist}, {key: app, operator: Exists}]", True)])
+def test_a_budget_selects_pods_by_their_labels(selector, guards):
+    made = imported(DEPLOYMENT, changed(BUDGET, ("matchLabels: {app: llama}", selector)))
+    assert ("disruption_budget" in made.table["pools"]["llama"].get("lifecycle", {})) is guards
+    assert ("PodDisruptionBudget llama" in [note.word for note in made.idle]) is not guards
 
 
 @pytest.mark.parametrize(("texts", "says"), [
@@ -220,7 +238,10 @@ def test_a_disruption_budget_is_checked_and_has_no_effect():
      "1.yaml:14: spec.triggers[0].metadata.treshold: unknown key; did you mean threshold"),
     ((DEPLOYMENT, changed(KEDA, ("transfer-hpa-ownership", "paused-replicas"))), "1.yaml:5: metadata.annotations"),
     ((DEPLOYMENT, changed(BUDGET, ("minAvailable: 50%, ", ""))),
-     "1.yaml:4: spec: PodDisruptionBudget: needs one of minAvailable and maxUnavailable"),
+     "1.yaml:4: spec: a PodDisruptionBudget needs one of minAvailable and maxUnavailable"),
+    ((DEPLOYMENT, BUDGET, BUDGET), "2.yaml:1: selects the pods of llama, as PodDisruptionBudget llama does (1.yaml:1)"),
+    ((DEPLOYMENT, changed(BUDGET, ("matchLabels: {app: llama}", "matchExpressions: [{key: a, operator: Is}]"))),
+     "must be one of In, NotIn, Exists, DoesNotExist, not 'Is'"),
     ((changed(DEPLOYMENT, ("  selector:", "  strategy: {rollingUpdate: {maxSurge: half}}\n  selector:")), HPA),
      "0.yaml:7: spec.strategy.rollingUpdate.maxSurge: 'half' is neither a number of pods nor a percentage"),
     ((changed(DEPLOYMENT, ("  selector:", "  strategy: {type: Rolling}\n  selector:")), HPA),

@@ -1,12 +1,12 @@
 """Autoscalers of manifests: whose pods they scale, and what they become in the scenario."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.autoscaling.kubernetes import DisruptionBudget, whole
 from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Maker, Note
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.texts import Entry, Pasted, documents
@@ -14,6 +14,7 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.hardware import system_of
+from ksim.specs.pools import whole
 
 
 @frozen
@@ -118,21 +119,89 @@ def target_of(document: Entry) -> tuple[str, str]:
     return (reference.text_of("kind", usual=kind) if kind else reference.need("kind").text), reference.need("name").text
 
 
-def checked_budget(document: Entry) -> Note:
-    """The note on a PodDisruptionBudget; raises ConfigError for one that Kubernetes would refuse."""
+#: The fields of a PodDisruptionBudget, and the keys of a pool's `disruption_budget`.
+_BUDGET = {"minAvailable": "min_available", "maxUnavailable": "max_unavailable"}
+
+
+def checked_budget(document: Entry) -> Mapping[str, int | str]:
+    """A PodDisruptionBudget as a pool's `disruption_budget`; raises ConfigError for one that Kubernetes would refuse.
+    """
     spec = document.need("spec")
-    try:
-        _ = DisruptionBudget(1, *(_pods(spec, key) for key in ("minAvailable", "maxUnavailable"))).desired_healthy
-    except ConfigError as error:
-        raise spec.error(": ".join(error.args)) from None
+    said = {name: value.plain for key, name in _BUDGET.items() if (value := spec.get(key)) is not None}
+    if len(said) != 1:
+        raise spec.error(f"a PodDisruptionBudget needs one of {' and '.join(_BUDGET)}")
+    for value in said.values():
+        with _named(spec):
+            whole(value, 1, up=True)
     fields.notes(spec, "disruption_budget")
-    return Note(document.where, called(document), "no node is drained here")
+    return said
 
 
-def _pods(spec: Entry, key: str) -> int | str | None:
-    value = spec.get(key)
-    plain: int | str | None = None if value is None else value.plain
-    return plain
+@contextmanager
+def _named(entry: Entry) -> Iterator[None]:
+    """Have ConfigErrors of what is no number of pods name *entry*."""
+    try:
+        yield
+    except ConfigError as error:
+        raise entry.error(" ".join(error.args)) from None
+
+
+def _with_budgets(deployed: Deployed) -> Deployed:
+    """*deployed*, whose pools have the disruption budgets that select their pods.
+
+    Raises ConfigError for two of the same pods, which Kubernetes evicts none of.
+    """
+    launches, idle, guards = [*deployed.launches], list[Note](), dict[int, Entry]()
+    for document in deployed.budgets:
+        budget = checked_budget(document)
+        places = [place for place, launch in enumerate(launches) if _selects(document, launch)]
+        if len(places) != 1:
+            why = "selects the pods of several pools, and a budget is of one here" if places else (
+                "selects no pods that are a replica each")
+            idle.append(Note(document.where, called(document), why))
+        for place in places if len(places) == 1 else ():
+            if place in guards:
+                raise document.error(f"selects the pods of {launches[place].name}, as {called(guards[place])} does"
+                                     f" ({guards[place].place}), and Kubernetes evicts no pod of two budgets; take one"
+                                     " of them out")
+            guards[place] = document
+            launches[place] = _guarded(launches[place], document, budget)
+    return evolve(deployed, launches=tuple(launches), budgets=(), idle=(*deployed.idle, *idle))
+
+
+def _guarded(launch: EngineLaunch, document: Entry, budget: Mapping[str, int | str]) -> EngineLaunch:
+    """*launch* with the *budget* of a *document*."""
+    ends = {**launch.pool.get("lifecycle", {}), "disruption_budget": budget}
+    remarks = [Note(document.where, called(document), "a node is drained when drains says so")]
+    policy = document.get("spec", "unhealthyPodEvictionPolicy")
+    if policy is not None and policy.text != _POLICY:
+        remarks.append(Note(policy.where, policy.text, f"pods that are not ready are evicted as {_POLICY} has it"))
+    return evolve(launch, pool={**launch.pool, "lifecycle": ends}, remarks=(*launch.remarks, *remarks))
+
+
+#: Kubernetes' unhealthyPodEvictionPolicy where none is set.
+_POLICY = "IfHealthyBudget"
+_OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
+    "In": lambda value, values: value in values, "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, values: value is not None, "DoesNotExist": lambda value, values: value is None}
+
+
+def _selects(document: Entry, launch: EngineLaunch) -> bool:
+    """Whether the selector of a *document* selects the pods of *launch*, of which each is a replica."""
+    selector = document.get("spec", "selector")
+    if selector is None or launch.maker is None or launch.maker.labels is None or _engines(launch) != 1:
+        return False
+    labels = {key: label.text for key, label in launch.maker.labels.table.items()}
+    wanted = selector.get("matchLabels")
+    rules = [_rule(labels, rule) for rule in selector.each("matchExpressions")]
+    return all(rules) and all(labels.get(key) == label.text for key, label in (wanted.table if wanted else {}).items())
+
+
+def _rule(labels: Mapping[str, str], rule: Entry) -> bool:
+    operator = rule.need("operator")
+    if operator.text not in _OPERATORS:
+        raise operator.error(f"must be one of {', '.join(_OPERATORS)}, not {operator.text!r}")
+    return _OPERATORS[operator.text](labels.get(rule.need("key").text), [each.text for each in rule.each("values")])
 
 
 def called(document: Entry) -> str:
@@ -140,7 +209,8 @@ def called(document: Entry) -> str:
 
 
 def with_autoscalers(deployed: Deployed, wanted: ImportOptions) -> Deployed:
-    """*deployed*, whose engines are in pools that its autoscalers scale; those of 0 replicas that none does are out.
+    """*deployed*, whose engines are in pools that its autoscalers scale, with their disruption budgets; those of 0
+    replicas that none scales are out.
 
     Raises ConfigError for an autoscaler whose target is not there, and for two of one target.
     """
@@ -165,8 +235,9 @@ def with_autoscalers(deployed: Deployed, wanted: ImportOptions) -> Deployed:
     scenario = _wva(launches, {place: variants[place] for place in sorted(followed)})
     empty = [launch for launch in launches if not launch.pool and launch.maker and launch.maker.replicas == 0]
     idle += [Note(launch.maker.where, launch.name, "has 0 replicas") for launch in empty if launch.maker]
-    return evolve(deployed, launches=tuple(launch for launch in launches if launch not in empty), autoscalers=(),
-                  scenario={**deployed.scenario, **scenario}, idle=(*deployed.idle, *dict.fromkeys(idle)))
+    scaled = evolve(deployed, launches=tuple(launch for launch in launches if launch not in empty), autoscalers=(),
+                    scenario={**deployed.scenario, **scenario}, idle=(*deployed.idle, *dict.fromkeys(idle)))
+    return _with_budgets(scaled)
 
 
 def _take(scaled: dict[int, Entry], place: int, document: Entry) -> None:
@@ -277,10 +348,8 @@ def _update(strategy: Entry, remarks: list[Note]) -> Iterator[tuple[str, int | s
     rules = strategy.get("rollingUpdate")
     for key, name in (("maxSurge", "max_surge"), ("maxUnavailable", "max_unavailable")):
         if rules is not None and (value := rules.get(key)) is not None:
-            try:
+            with _named(value):
                 whole(value.plain, 1, up=True)
-            except ConfigError as error:
-                raise value.error(" ".join(error.args)) from None
             yield name, value.plain
 
 

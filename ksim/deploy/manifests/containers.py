@@ -267,7 +267,8 @@ def _placed(launch: EngineLaunch, container: Entry, asked: int | None, pods: Pod
     named = {} if wanted.gpu or wanted.system else gpu_of(pods.spec)
     remarks = list(_fits(launch, container, asked * pods.size, pods)) if asked is not None else []
     own = re.sub(r"[^A-Za-z0-9_-]", "-", pods.name)
-    maker = evolve(pods.maker, pod=pods.spec, container=container) if pods.maker is not None else None
+    labels = pods.template.get("metadata", "labels") if pods.size == 1 else None
+    maker = evolve(pods.maker, pod=pods.spec, container=container, labels=labels) if pods.maker is not None else None
     return evolve(launch, name=own, replicas=launch.replicas * pods.replicas, role=_role(pods) or launch.role,
                   hardware={**launch.hardware, **named}, remarks=(*launch.remarks, *remarks), maker=maker)
 

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note, launch_of
 from ksim.deploy.manifests import dynamo, fields
-from ksim.deploy.manifests.autoscalers import SCALERS, checked_budget
+from ksim.deploy.manifests.autoscalers import SCALERS
 from ksim.deploy.manifests.containers import (
     KINDS,
     Surroundings,
@@ -56,7 +56,7 @@ def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Import
     if kind in SCALERS:
         return Deployed((), autoscalers=(document,))
     if kind == "PodDisruptionBudget":
-        return Deployed((), idle=(checked_budget(document),))
+        return Deployed((), budgets=(document,))
     if kind not in KINDS:
         named = (kind, document.text_of("metadata", "name"))
         return Deployed((), idle=(idle_kind(document),), others=frozenset({named}))

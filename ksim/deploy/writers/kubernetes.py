@@ -23,7 +23,7 @@ class Kubernetes:
         app = exporting.app(outgoing)
         tables = [_workload(outgoing, pool, app) for pool in outgoing.pools]
         for table, pool in zip([*tables], outgoing.pools, strict=True):
-            tables += _scaler(table, pool)
+            tables += [*_scaler(table, pool), *_budget(table, pool)]
         tables.append(_service(app, splits=outgoing.pair_router is not None))
         if config is not None:
             tables.append(_config_map(app, config))
@@ -50,6 +50,18 @@ def _scaler(workload: Mapping[str, Any], pool: OutgoingPool) -> Iterator[dict[st
     yield {"apiVersion": version, "kind": kind, "metadata": {"name": name},
            "spec": {"scaleTargetRef": {"apiVersion": workload["apiVersion"], "kind": workload["kind"], "name": name},
                     **most, **plain(pool.autoscaler.options)}}
+
+
+def _budget(workload: Mapping[str, Any], pool: OutgoingPool) -> Iterator[dict[str, Any]]:
+    """The disruption budget of the pool whose *workload* this is; none where a replica has several pods, which are what
+    Kubernetes counts."""
+    budget = pool.lifecycle.disruption_budget
+    if budget is not None and pool.machines == 1:
+        rule = ({"minAvailable": budget.min_available} if budget.min_available is not None else
+                {"maxUnavailable": budget.max_unavailable})
+        yield {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+               "metadata": {"name": workload["metadata"]["name"]},
+               "spec": {**rule, "selector": workload["spec"]["selector"]}}
 
 
 def _ends(pool: OutgoingPool) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
