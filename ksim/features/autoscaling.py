@@ -315,14 +315,14 @@ def _check_drains(drains: Sequence[NodeDrain], fleet: Sequence[EnginePool]) -> N
         if max(drain.nodes) >= count:
             raise ConfigError(f"drains[{number}].nodes", f"has {max(drain.nodes)}, and the fleet has {count} nodes,"
                                                          " numbered from 0 on")
-    lost = {node for drain in drains if drain.duration is None for node in drain.nodes}
+    lost = {node for drain in drains if drain.for_ is None for node in drain.nodes}
     gpus = Counter(gpu for pool in fleet for place in pool.places for gpu in pool.gpus(place))
     for pool in fleet if lost else ():
         bad = {place.replica for place in pool.places if lost & {*_nodes(pool, place, first[pool.offset])}
                or any(gpus[gpu] > 1 for gpu in pool.gpus(place))}
         if len(bad) == pool.replicas:
             raise ConfigError("drains", f"leaves pool {pool.name} no node for good, or none whose GPUs no other pool"
-                                        " may have; give the drain a duration, or the pool more max_replicas and nodes")
+                                        " may have; give the drain a length (for), or the pool more max_replicas and nodes")
 
 
 def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, drains: Drains) -> _Life:

@@ -343,7 +343,7 @@ def _check_drains(drains: Sequence[NodeDrain], where: str) -> None:
         for before, other in enumerate(drains[:number]):
             if drain.at < other.end and other.at < drain.end and (both := {*drain.nodes} & {*other.nodes}):
                 raise ConfigError(f"{where}[{number}].nodes", f"has node {min(both)}, which drains[{before}] drains at"
-                                                              " that time, too; set its duration, or another time")
+                                                              " that time, too; say how long (for), or set another time")
 
 
 @frozen

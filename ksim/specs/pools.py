@@ -90,13 +90,13 @@ class NodeDrain:
     nodes: tuple[int, ...] = field(validator=(min_len(1), deep_iterable(ge(0))))
     """Their numbers in the fleet, whose nodes are numbered from 0 on in the order of the pools that lie on them. Unit:
     none. Example: [0]."""
-    duration: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    for_: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """How long until replicas may start there again. Unit: s. Default: they never may. Example: "900 s"."""
 
     @property
     def end(self) -> float:
         """When its nodes are back."""
-        return inf if self.duration is None else self.at + self.duration
+        return inf if self.for_ is None else self.at + self.for_
 
 
 @frozen

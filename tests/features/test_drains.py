@@ -59,26 +59,26 @@ def test_what_is_on_a_drained_node_goes_and_another_starts_elsewhere():
 
 
 def test_without_a_place_elsewhere_it_starts_when_its_node_is_back():
-    result = served([{"at": "1 s", "nodes": [0], "duration": "5 s"}], places=2, nodes=2, count=40)
+    result = served([{"at": "1 s", "nodes": [0], "for": "5 s"}], places=2, nodes=2, count=40)
     assert (6.0, "starting") in life(result, 0) and states(result, 0)[-1] == "ready"
     assert result.summary["completed"] == 40
 
 
 def test_a_fleet_that_is_drained_whole_serves_again_when_it_is_back():
-    drains = [{"at": "1 s", "nodes": [0, 1], "duration": "5 s"}, {"at": "7 s", "nodes": [0], "duration": "1 s"}]
+    drains = [{"at": "1 s", "nodes": [0, 1], "for": "5 s"}, {"at": "7 s", "nodes": [0], "for": "1 s"}]
     result = served(drains, places=2, nodes=2, count=20, ends={"termination_grace_period": "0 s",
                                                                "migration_limit": 9})
     assert result.summary["completed"] == 20 and min(ready(result).values()) == 0
 
 
 def test_a_starting_replica_is_evicted_too():
-    result = served([{"at": "1 s", "nodes": [0]}, {"at": "2 s", "nodes": [2], "duration": "8 s"}],
+    result = served([{"at": "1 s", "nodes": [0]}, {"at": "2 s", "nodes": [2], "for": "8 s"}],
                     startup="process", count=40)
     assert life(result, 2)[1:3] == [(1.0, "starting"), (2.0, "gone")] and (10.0, "starting") in life(result, 2)
 
 
 def test_a_budget_has_evictions_wait_for_what_replaces_them():
-    drain = [{"at": "1 s", "nodes": [0, 1], "duration": "900 s"}]
+    drain = [{"at": "1 s", "nodes": [0, 1], "for": "900 s"}]
     result = served(drain, places=4, nodes=4, budget={"min_available": 2}, count=80)
     assert states(result, 0) == states(result, 1) == ["ready"], "two are ready, and two are needed"
     result = served(drain, places=4, nodes=4, budget={"max_unavailable": 1}, count=80)
@@ -143,7 +143,7 @@ BUDGETS = st.none() | st.fixed_dictionaries({"min_available": st.sampled_from([0
 @examples(60)
 @given(DRAINS, BUDGETS, st.sampled_from(["0 s", "1 s", None]), st.integers(0, 2), st.integers(1, 3), st.booleans())
 def test_each_request_ends_once_and_evictions_keep_the_budget(drains, budget, grace, limit, replicas, scaled):
-    drained = [{"at": f"{at} s", "nodes": [node], "duration": f"{lasts} s"} for node, at, lasts in drains]
+    drained = [{"at": f"{at} s", "nodes": [node], "for": f"{lasts} s"} for node, at, lasts in drains]
     ends = {} if grace is None else {"termination_grace_period": grace, "migration_limit": limit}
     sizes = {"name": "perfect", "interval": "1 s", "sizes": {"a": [[0.0, replicas]]}}
     result = served(drained, places=4, nodes=4, replicas=replicas, budget=budget, ends=ends,
