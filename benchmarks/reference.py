@@ -20,7 +20,14 @@ from ksim.scenario.scenario import Scenario
 from ksim.scenario.schema import FILE, schema, toml
 from ksim.specs.configs import KvTransferConfig, LimitMmPerPrompt, LoraModule, MmProcessorKwargs, SpeculativeConfig
 from ksim.specs.hardware import Footprint, PowerSettings, RankSettings, SlowGpu
-from ksim.specs.pools import DisruptionBudgetSettings, Lifecycle, NodeDrain, PoolSettings, RollingUpdateSettings
+from ksim.specs.pools import (
+    DisruptionBudgetSettings,
+    Lifecycle,
+    NodeDrain,
+    PoolSettings,
+    RollingUpdateSettings,
+    WarmPoolSettings,
+)
 from ksim.specs.settings import EngineSettings, SignalSettings, Slo
 from ksim.specs.sglang import SglangSettings
 from ksim.workload.arrivals import Arrivals
@@ -39,7 +46,8 @@ SECTIONS: Mapping[str, type] = {
     "[serve.kv_transfer_config]": KvTransferConfig, "[serve.speculative_config]": SpeculativeConfig,
     "[[serve.lora_modules]]": LoraModule,
     "[serve.limit_mm_per_prompt]": LimitMmPerPrompt, "[serve.mm_processor_kwargs]": MmProcessorKwargs,
-    "[pools.NAME]": PoolSettings, "[lifecycle]": Lifecycle, "[lifecycle.rolling_update]": RollingUpdateSettings,
+    "[pools.NAME]": PoolSettings, "[pools.NAME.warm_pool]": WarmPoolSettings,
+    "[lifecycle]": Lifecycle, "[lifecycle.rolling_update]": RollingUpdateSettings,
     "[lifecycle.disruption_budget]": DisruptionBudgetSettings, "[[drains]]": NodeDrain,
     "[signals]": SignalSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint, "[ranks]": RankSettings, "[[ranks.slow]]": SlowGpu,

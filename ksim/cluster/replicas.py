@@ -6,9 +6,13 @@ one goes is Kubernetes' choice: first one that is not ready yet, then the one th
 (pkg/controller/controller_utils.go, ActivePodsWithRanks).  An update replaces all that are there when it begins, as a
 Deployment does (pkg/controller/deployment/rolling.go).  Where nodes are drained, none starts, and those that are there
 are evicted as far as their pool's disruption budget allows.
+
+A pool may keep some warm: they sleep beside those that serve, a start takes one of them first, and another one comes
+into its place.
 """
 
 from collections.abc import Callable, Generator, Sequence, Set
+from functools import partial
 from math import inf, isfinite
 from typing import Any
 
@@ -16,14 +20,17 @@ import simpy
 from attrs import define, field
 
 from ksim.autoscaling.kubernetes import DisruptionBudget, RollingUpdate, Termination
+from ksim.engine.loop_times import Horizon
 from ksim.specs.pools import DisruptionBudgetSettings, NodeDrain
 
-__all__ = ["DRAINING", "GONE", "READY", "STARTING", "Drains", "Replica", "ScaledPool"]
+__all__ = ["DRAINING", "GONE", "READY", "STARTING", "WARM", "Drains", "Replica", "ScaledPool"]
 
-STARTING, READY, DRAINING, GONE = "starting", "ready", "draining", "gone"
+STARTING, READY, DRAINING, WARM, GONE = "starting", "ready", "draining", "warm", "gone"
 #: Seconds after which `kubectl drain` asks again for an eviction that was refused
 #: (staging/src/k8s.io/kubectl/pkg/drain/drain.go).
 RETRY = 5.0
+#: The states of those that are evicted from a node.
+_EVICTED = (STARTING, READY, WARM)
 
 
 @define(eq=False)
@@ -39,6 +46,8 @@ class Replica:
     under_way: int = field(default=0, init=False)
     #: Whether an update has yet to replace it.
     outdated: bool = field(default=False, init=False)
+    #: Its start, until that has ended; a warm one without any sleeps.
+    start: object | None = field(default=None, init=False)
     #: Others that need its GPUs, of which one at a time may be there.
     rivals: "Sequence[Replica]" = field(default=(), init=False)
 
@@ -63,7 +72,7 @@ class ScaledPool:
 
     `start_up` makes a process that lasts as long as a replica takes to start; `changed` is told of each change.
     `cut_off` takes the requests away that a replica has when its `termination` says so.  None starts on `cordoned`
-    nodes, and evictions keep to the `budget`.
+    nodes, and evictions keep to the `budget`.  It keeps so many `warm`, each of which wakes as `wake_up` says.
     """
 
     env: simpy.Environment
@@ -75,6 +84,8 @@ class ScaledPool:
     termination: Termination = field(default=Termination(grace=inf), kw_only=True)
     budget: DisruptionBudgetSettings | None = field(default=None, kw_only=True)
     cordoned: Set[int] = field(default=frozenset(), kw_only=True)
+    warm: int = field(default=0, kw_only=True)
+    wake_up: Callable[[Replica], Generator[simpy.Event, Any, None]] | None = field(default=None, kw_only=True)
     wanted: int = field(init=False)
     _rules: tuple[int | str, int | str] = field(default=(0, 0), init=False)
 
@@ -90,6 +101,11 @@ class ScaledPool:
         """How many of those wanted have no place."""
         return max(0, self.wanted - len(self.those(STARTING, READY)))
 
+    @property
+    def cold(self) -> int:
+        """How many are to be warm, and are not."""
+        return self.warm - len(self.those(WARM))
+
     def scale(self, wanted: int) -> None:
         """Have *wanted* replicas that start or are ready, as far as there are places: others are pending.
 
@@ -103,14 +119,18 @@ class ScaledPool:
         self._rules = max_surge, max_unavailable
         for replica in self.those(STARTING, READY):
             replica.outdated = True
+        for replica in self.those(WARM):
+            self._change(replica, GONE)
         self.go_on()
 
     def evict(self, replica: Replica) -> None:
-        """Let *replica*, which starts or is ready, go if the budget allows it, and have another one in its place."""
+        """Let *replica*, which starts, is ready or is warm, go if the budget allows it, and have another one in its
+        place."""
         if self.budget is not None:
             budget = DisruptionBudget(self.wanted, self.budget.min_available, self.budget.max_unavailable)
             if not budget.allows(len(self.those(READY)), replica.state == READY):
                 return
+        replica.outdated = True  # it goes for good
         self._drain(replica)
         self.go_on()
 
@@ -130,11 +150,9 @@ class ScaledPool:
         surge, missing = self._allowed() if old else (0, 0)
         new = len(living) - len(old)
         room = min(self.wanted - new, self.wanted + surge - len(living))
-        started = [replica for replica in self.replicas if self._may_start(replica)][:max(0, room)]
+        started = [*self._warm_first(), *filter(self._may_start, self.replicas)][:max(0, room)]
         for replica in started:
-            replica.outdated = False
-            self._change(replica, STARTING)
-            self.env.process(self._start(replica, replica.life[-1]))
+            self._begin(replica, STARTING)
         living += started
         waiting = sum(replica.state == STARTING and not replica.outdated for replica in living) if old else 0
         spare = len(living) - (self.wanted - missing) - waiting
@@ -145,6 +163,13 @@ class ScaledPool:
             self._drain(replica)
         if old and (ending or started):
             self.go_on()
+        for replica in [*filter(self._may_start, self.replicas)][:max(0, self.cold)]:
+            self._begin(replica, WARM)
+
+    def _warm_first(self) -> list[Replica]:
+        """Warm replicas: those that sleep, and then those that come, the one that has come for longest first."""
+        warm = [replica for replica in self.those(WARM) if not replica.nodes & self.cordoned]
+        return sorted(warm, key=lambda replica: (replica.start is not None, replica.since))
 
     def _may_start(self, replica: Replica) -> bool:
         return replica.free and not replica.nodes & self.cordoned
@@ -154,16 +179,29 @@ class ScaledPool:
         rules = RollingUpdate(self.wanted, *self._rules)
         return rules.surge, rules.unavailable
 
-    def _start(self, replica: Replica, began: tuple[float, str]) -> Generator[simpy.Event, Any, None]:
-        yield from self.start_up(replica)
-        if replica.life[-1] is began:  # nobody has changed their mind
-            self._change(replica, READY)
-            self.go_on()
+    def _begin(self, replica: Replica, state: str) -> None:
+        """Have *replica* come to serve or to be warm: one that sleeps wakes, and one on its way goes on."""
+        asleep = replica.state == WARM
+        replica.outdated = False
+        self._change(replica, state)
+        if replica.start is None:
+            replica.start = start = object()
+            work = self.wake_up if asleep and self.wake_up is not None else self.start_up
+            self.env.process(self._start(replica, start, work(replica)))
+
+    def _start(self, replica: Replica, start: object, work: Generator[simpy.Event, Any, None]
+               ) -> Generator[simpy.Event, Any, None]:
+        yield from work
+        if replica.start is start:  # nobody has changed their mind
+            replica.start = None
+            if replica.state == STARTING:
+                self._change(replica, READY)
+                self.go_on()
 
     def _drain(self, replica: Replica) -> None:
         """Send *replica* no more, and let it go when its requests are over, or its grace period is."""
-        if replica.state == STARTING or not (replica.under_way or self.termination.sigterm):
-            self._change(replica, GONE)
+        if replica.state in (STARTING, WARM) or not (replica.under_way or self.termination.sigterm):
+            self._retire(replica)
             return
         self._change(replica, DRAINING)
         if self.termination.sigterm or isfinite(self.termination.limit):
@@ -182,10 +220,17 @@ class ScaledPool:
         """Let *replica* go if it drains, has no request, and its preStop hook has ended."""
         ends = replica.since + (self.termination.sigterm or 0.0)
         if replica.state == DRAINING and not replica.under_way and self.env.now >= ends:
-            self._change(replica, GONE)
+            self._retire(replica)
             self.go_on()
 
+    def _retire(self, replica: Replica) -> None:
+        """Have *replica*, which serves nobody, sleep if too few are warm, and else be gone."""
+        sleeps = self.cold > 0 and not replica.outdated and not replica.nodes & self.cordoned
+        self._change(replica, WARM if sleeps else GONE)
+
     def _change(self, replica: Replica, state: str) -> None:
+        if state == GONE:
+            replica.start = None
         replica.life.append((self.env.now, state))
         self.changed(replica)
 
@@ -199,29 +244,40 @@ class Drains:
     over: Callable[[], bool]
     cordoned: set[int] = field(factory=set)
 
-    def begin(self, drain: NodeDrain, env: simpy.Environment) -> None:
-        """Cordon the nodes of *drain*, and evict what is on them."""
-        if not self.over():
-            self.cordoned.update(drain.nodes)
-            env.process(self._evict(frozenset(drain.nodes), drain.end, env))
+    def begin(self, drains: Sequence[NodeDrain], env: Horizon) -> None:
+        """Have all *drains* come when it is time.
 
-    def end(self, drain: NodeDrain) -> None:
-        """Let replicas start on its nodes again."""
+        At one time, nodes that are back come first, as they may be drained anew, and all others are cordoned before
+        anything is evicted, or that would start there.
+        """
+        for drain in drains:
+            if isfinite(drain.end):
+                env.call_at(drain.end, partial(self._uncordon, drain))
+        for drain in drains:
+            env.call_at(drain.at, partial(self.cordoned.update, drain.nodes))
+        for drain in drains:
+            env.call_at(drain.at, partial(self._begin, drain, env))
+
+    def _uncordon(self, drain: NodeDrain) -> None:
         self.cordoned.difference_update(drain.nodes)
         if not self.over():
             for pool in self.pools:
                 pool.go_on()
 
-    def _evict(self, nodes: Set[int], end: float, env: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        """Ask for the end of all replicas on these *nodes*, again and again until none is left or it is *end*."""
-        while env.now < end and not self.over():
+    def _begin(self, drain: NodeDrain, env: Horizon) -> None:
+        env.process(self._evict(drain, env))
+
+    def _evict(self, drain: NodeDrain, env: Horizon) -> Generator[simpy.Event, Any, None]:
+        """Ask for the end of all replicas on the nodes of *drain*, again and again until none is left or it ends."""
+        nodes = frozenset(drain.nodes)
+        while env.now < drain.end and not self.over():
             for pool, replica in self._on(nodes):
-                if replica.state in (STARTING, READY):  # the end of another one may have changed it
+                if replica.state in _EVICTED:  # the end of another one may have changed it
                     pool.evict(replica)
             if not self._on(nodes):
                 return
             yield env.timeout(RETRY)
 
     def _on(self, nodes: Set[int]) -> list[tuple[ScaledPool, Replica]]:
-        return [(pool, replica) for pool in self.pools for replica in pool.those(STARTING, READY)
+        return [(pool, replica) for pool in self.pools for replica in pool.those(*_EVICTED)
                 if replica.nodes & nodes]

@@ -94,6 +94,8 @@ class OutgoingPool:
     most: int = 1
     """The most replicas that it may have."""
     lifecycle: Lifecycle = Lifecycle()
+    warm: int = 0
+    """The replicas of its warm pool."""
 
     @property
     def gpus(self) -> int:
@@ -152,7 +154,8 @@ def _pool(scenario: Scenario, pool: EnginePool, derived: bool, splits: bool) -> 
     replicas = scenario.pools[pool.name].replicas if scaler is not None else pool.replicas
     return OutgoingPool(pool.name, pool.role, replicas, gpu, engine=own.engine, settings=settings,
                         line=line.of(own.model, settings), machine=machine, autoscaler=scaler, most=pool.replicas,
-                        lifecycle=scenario.lifecycle_of(pool.name) if pool.name else Lifecycle())
+                        lifecycle=scenario.lifecycle_of(pool.name) if pool.name else Lifecycle(),
+                        warm=scenario.pools[pool.name].warm if pool.name else 0)
 
 
 def _by_checkpoint(own: Scenario, settings: EngineSettings) -> EngineSettings:
@@ -186,6 +189,8 @@ def unscaled(outgoing: Outgoing, written: Sequence[str] = ()) -> Iterator[str]:
     for pool in outgoing.pools:
         if pool.autoscaler is not None and pool.autoscaler.name not in written:
             yield f"{pool.name}: autoscaler = {pool.autoscaler.name!r}; replicas are those at the start"
+        if pool.warm:
+            yield f"{pool.name}: warm_pool, of replicas that sleep; they start anew"
         if pool.lifecycle != Lifecycle() and not written:
             yield f"{pool.name}: lifecycle, how replicas end"
         if pool.autoscaler is not None and written and pool.lifecycle.termination_grace_period is None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -11,7 +11,7 @@ from attrs import define, evolve, field, frozen
 from ksim.autoscaling import EngineLimits, PoolView
 from ksim.autoscaling.kubernetes import DisruptionBudget, Termination
 from ksim.cluster.cluster import Cluster
-from ksim.cluster.replicas import GONE, READY, Drains, Replica, ScaledPool
+from ksim.cluster.replicas import GONE, READY, WARM, Drains, Replica, ScaledPool
 from ksim.cluster.scaler import Scaler, Tally
 from ksim.cluster.signals import View
 from ksim.engine.loop_times import Horizon
@@ -27,7 +27,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.features import RunningFleet, WiredFeature
 from ksim.simulation.pool import EnginePlace, EnginePool
-from ksim.specs.pools import Lifecycle, NodeDrain
+from ksim.specs.pools import Lifecycle, NodeDrain, PoolSettings
 from ksim.specs.startup import Startup
 
 __all__ = ["FEATURE"]
@@ -58,6 +58,16 @@ class _Paths:
         return len(_OF_FLEET) + node * len(_OF_NODE) + _OF_NODE.index(path) if path in _OF_NODE else None
 
 
+def _waking(choice: str | Choice) -> Startup:
+    """How engines wake that a start by *choice* has made: their node and image are there, and where `ready` is measured
+    of whole starts, it is that of the file."""
+    startup = startup_of(choice)
+    if startup.mode == "measured" and isinstance(choice, Choice):
+        others = {key: value for key, value in choice.options.items() if key != "ready"}
+        startup = startup_of(evolve(choice, options=others))
+    return evolve(startup, node=0.0, image="on_node")
+
+
 @frozen
 class _Starts:
     """How the engines of a fleet start: part after part, with bytes that share the ways to them."""
@@ -65,17 +75,23 @@ class _Starts:
     env: Horizon
     paths: _Paths
     flows: Flows
+    #: How warm replicas wake, but for the mode.
+    waking: Startup
     #: As `_first_nodes` says.
     first_nodes: Mapping[int, int]
 
     @classmethod
     def of(cls, env: Horizon, choice: str | Choice, fleet: Sequence[EnginePool]) -> "_Starts":
         paths = _Paths(startup_of(choice), _node_count(fleet))
-        return cls(env, paths, Flows(env, paths), _first_nodes(fleet))
+        return cls(env, paths, Flows(env, paths), _waking(choice), _first_nodes(fleet))
 
-    def start(self, deployment: Deployment, nodes: Sequence[int]) -> Generator[Any, Any, None]:
-        """The process of a replica of *deployment* whose engines lie on these *nodes* and start side by side."""
-        for part in self.paths.startup.parts(engine_load(deployment)):
+    def start(self, deployment: Deployment, nodes: Sequence[int], mode: str = "") -> Generator[Any, Any, None]:
+        """The process of a replica of *deployment* whose engines lie on these *nodes* and start side by side.
+
+        With a *mode*, it was warm and wakes.
+        """
+        startup = evolve(self.waking, mode=mode) if mode else self.paths.startup
+        for part in startup.parts(engine_load(deployment)):
             links = [self.paths.link(part.path, node) for node in nodes] if part.bytes else []
             flows = [self.flows.start(part.bytes, [link]).done for link in links if link is not None]
             yield self.env.all_of(flows) if flows else self.env.timeout(part.seconds)
@@ -118,18 +134,18 @@ class _Life:
             if replica.state == READY and len(replica.life) > 1:
                 _empty(self.views[number].engine)
         self.cluster.offer([view for number, view in self.views.items() if self._ready(number)])
-        if replica.state == GONE:
+        if replica.state in (GONE, WARM):
             self._gone(replica)
         if replica.state == READY and self.cluster.gateway is not None:
             self.cluster.gateway.wake()
 
     def _gone(self, replica: Replica) -> None:
-        """Tell the router that *replica* has gone, and pools that may have waited for its GPUs."""
+        """Tell the router that *replica* serves no more, and pools that may have waited for its GPUs if it is gone."""
         if on_gone := getattr(self.cluster.pair_router or self.cluster.router, "on_gone", None):
             for number in replica.engines:
                 on_gone(number)
-        for pool in self.pools if replica.rivals else ():
-            if pool.pending:
+        for pool in self.pools if replica.rivals and replica.state == GONE else ():
+            if pool.pending or pool.cold > 0:
                 pool.go_on()
 
     def _ready(self, engine: int) -> bool:
@@ -215,21 +231,23 @@ def _nodes(pool: EnginePool, place: EnginePlace, first: int) -> range:
     return range(first + (gpus[0] - pool.offset) // each, first + (gpus[-1] - pool.offset) // each + 1)
 
 
-def _scaled(pool: EnginePool, ready: int, starts: _Starts, life: _Life, cordoned: Set[int]) -> ScaledPool:
-    """The replicas of *pool*, of which the first ones are *ready*."""
+def _scaled(pool: EnginePool, settings: PoolSettings, starts: _Starts, life: _Life, cordoned: Set[int]) -> ScaledPool:
+    """The replicas of *pool*, of which the first ones are ready, and the next ones warm, as its *settings* say."""
     width, first = pool.deployment.serve.data_parallel_size, starts.first_nodes[pool.offset]
     nodes = [_nodes(pool, place, first) for place in pool.places]
     places = [slice(begin, begin + width) for begin in range(0, len(pool.places), width)]
-    replicas = [Replica(number, tuple(pool.numbers[own]), [(0.0, READY if number < ready else GONE)],
-                        frozenset().union(*nodes[own])) for number, own in enumerate(places)]
+    begin = [READY] * settings.replicas + [WARM] * settings.warm + [GONE] * len(places)
+    replicas = [Replica(number, tuple(pool.numbers[own]), [(0.0, begin[number])], frozenset().union(*nodes[own]))
+                for number, own in enumerate(places)]
 
-    def start_up(replica: Replica) -> Generator[Any, Any, None]:
-        return starts.start(pool.deployment, [engine[0] for engine in nodes[places[replica.number]]])
+    def start_up(replica: Replica, mode: str = "") -> Generator[Any, Any, None]:
+        return starts.start(pool.deployment, [engine[0] for engine in nodes[places[replica.number]]], mode)
 
     ends = life.lifecycles[pool.name]
     grace = inf if ends.termination_grace_period is None else ends.termination_grace_period
     return ScaledPool(starts.env, pool.name, replicas, start_up, life.changed, life.cut_off, cordoned=cordoned,
-                      termination=Termination(grace, ends.pre_stop), budget=ends.disruption_budget)
+                      termination=Termination(grace, ends.pre_stop), budget=ends.disruption_budget, warm=settings.warm,
+                      wake_up=partial(start_up, mode=settings.warm_pool.mode) if settings.warm_pool else None)
 
 
 def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, Replica]) -> None:
@@ -288,11 +306,7 @@ class AutoscalingFeature(WiredFeature):
             pools += dict.fromkeys(pool for pool, _ in life.replicas.values())
             replicas |= {engine: replica for engine, (_, replica) in life.replicas.items()}
         _find_rivals(running.pools, replicas)
-        for drain in running.scenario.drains:  # ends come first: the next drain of a node may begin then
-            if isfinite(drain.end):
-                running.env.call_at(drain.end, partial(drains.end, drain))
-        for drain in running.scenario.drains:
-            running.env.call_at(drain.at, partial(drains.begin, drain, running.env))
+        drains.begin(running.scenario.drains, running.env)
 
     def run_remarks(self, pools: Sequence[EnginePool], summary: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
         for pool in pools:
@@ -322,7 +336,8 @@ def _check_drains(drains: Sequence[NodeDrain], fleet: Sequence[EnginePool]) -> N
                or any(gpus[gpu] > 1 for gpu in pool.gpus(place))}
         if len(bad) == pool.replicas:
             raise ConfigError("drains", f"leaves pool {pool.name} no node for good, or none whose GPUs no other pool"
-                                        " may have; give the drain a length (for), or the pool more max_replicas and nodes")
+                                        " may have; say how long the drain is (for), or give the pool more max_replicas"
+                                        " and nodes")
 
 
 def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, drains: Drains) -> _Life:
@@ -334,7 +349,7 @@ def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, drains: Dra
     fleet = [pool for pool in running.pools if pool.numbers[0] in views]
     for pool in fleet:
         if scenario.changes_size(pool.name):
-            made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life, drains.cordoned)
+            made = _scaled(pool, scenario.pools[pool.name], starts, life, drains.cordoned)
             own[pool.name] = made
             replicas |= {engine: (made, replica) for replica in made.replicas for engine in replica.engines}
     for name, made in own.items():

@@ -314,7 +314,8 @@ class EngineBuilt:
     tiers: tuple[str, ...] = ()
     #: Whether it has a vision encoder.
     encodes: bool = False
-    #: When it began to be "starting", "ready", "draining" or "gone", in turn; empty for one that is always ready.
+    #: When it began to be "starting", "ready", "draining", "warm" or "gone", in turn; empty for one that is always
+    #: ready.
     life: tuple[tuple[float, str], ...] = ()
 
 

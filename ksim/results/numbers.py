@@ -145,6 +145,7 @@ _GROUPS: Mapping[str, tuple[RunNumber, ...]] = {
         RunNumber("mean_gpus", "GPUs allocated, mean", "GPUs", LESS),
         RunNumber("allocated_gpu_seconds", "GPU-hours allocated", "s", LESS, "", 1 / 3600),
         RunNumber("mean_replicas", "replicas, mean", "replicas", LESS),
+        RunNumber("mean_warm_replicas", "warm replicas, mean", "replicas", LESS),
         RunNumber("replica_starts", "starts of replicas", "", LESS, "starts"),
         RunNumber("replica_drains", "drains of replicas", "", LESS, "drains"),
         RunNumber("scaling_decisions", "decisions of autoscalers", "", LESS, "decisions"),
@@ -254,8 +255,8 @@ REPORTED: Mapping[str, tuple[str, ...]] = {
         "spec_decode_acceptance_rate",
         "spec_decode_acceptance_length", "images", "encoder_tokens"),
     "Autoscaling": (
-        "scaling_decisions", "replica_starts", "replica_drains", "mean_replicas", "allocated_gpu_seconds",
-        "gpu_dollars"),
+        "scaling_decisions", "replica_starts", "replica_drains", "mean_replicas", "mean_warm_replicas",
+        "allocated_gpu_seconds", "gpu_dollars"),
     "Cache": (
         "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in _TIERS),
         "kv_offload_load_bytes", "kv_offload_store_bytes", "preemptions", "lora_loads", "lora_reads"),
@@ -286,8 +287,8 @@ COMPARED = (
     "energy_joules", "joules_per_output_token", "average_watts",
     "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")
 _OF_POOLS = (
-    "engines", "gpus", "mean_gpus", "min_engines", "max_engines", "mean_replicas", "replica_starts", "replica_drains",
-    "scaling_decisions", "request_throughput", "input_throughput",
+    "engines", "gpus", "mean_gpus", "min_engines", "max_engines", "mean_replicas", "mean_warm_replicas",
+    "replica_starts", "replica_drains", "scaling_decisions", "request_throughput", "input_throughput",
     "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
     "mean_tpot_ms", "p99_tpot_ms", "mean_queue_ms", "p99_queue_ms", "mean_room_ms", "mean_xfer_time_ms",
     "gpu_busy_share", "host_share", "mean_batch_tokens", "mean_batch_sequences", "kv_cache_usage_mean",

@@ -3,7 +3,7 @@
 docs/glossary.md describes the columns and the numbers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,9 +19,13 @@ from ksim.results.steps import Floats, ratio
 
 __all__ = ["FleetSizes", "allocation", "decisions", "replica_table", "scaling_rows", "windows"]
 
-#: The states of a replica that has GPUs, in their order.
-STATES = ("starting", "ready", "draining")
-_READY, _GONE = "ready", "gone"
+#: The states of a replica that has GPUs, in their order; few fleets have warm ones.
+STATES = ("starting", "ready", "draining", "warm")
+_READY, _WARM, _GONE = "ready", "warm", "gone"
+
+
+#: The moments at which states began, and these.
+Life = Sequence[tuple[float, str]]
 
 
 def _replicas(engines: Sequence[EngineBuilt]) -> dict[tuple[str, int], list[EngineBuilt]]:
@@ -32,7 +36,7 @@ def _replicas(engines: Sequence[EngineBuilt]) -> dict[tuple[str, int], list[Engi
     return found
 
 
-def _life(engines: Sequence[EngineBuilt]) -> Sequence[tuple[float, str]]:
+def _life(engines: Sequence[EngineBuilt]) -> Life:
     """When the states of the replica that has these *engines* began."""
     return engines[0].life or ((0.0, _READY),)
 
@@ -70,24 +74,29 @@ def _known(seen: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: float) -> Summary:
-    """How much of GPUs, and how many engines and replicas at a time, autoscalers had in a run of *duration*; and how
-    often a replica started, or was to go while it was ready."""
+    """How much of GPUs, and how many engines and replicas at a time, autoscalers had in a run of *duration*; how many
+    were warm, where any was; and how often a replica started, or was to go while it was ready."""
     replicas = _replicas(engines)
     lives = [[moment_state for moment_state in _life(own) if moment_state[0] <= duration]
              for own in replicas.values()]
     engines_there = _there(zip(map(len, replicas.values()), lives, strict=True))
-    replicas_there = _there((1, life) for life in lives)
     states = [[state for _, state in life] for life in lives]
+    warm = _mean(lives, duration, {_WARM})
     return {"allocated_gpu_seconds": gpu_seconds, "mean_gpus": ratio(gpu_seconds, duration),
             "max_engines": round(engines_there.peak), "min_engines": round(engines_there.values.min()),
-            "mean_replicas": ratio(float(replicas_there.integral(np.array([duration]))[0]), duration),
+            "mean_replicas": _mean(lives, duration, STATES), **({"mean_warm_replicas": warm} if warm else {}),
             "replica_starts": sum(each.count("starting") for each in states),
             "replica_drains": sum(before == _READY for each in states for before in each[:-1])}
 
 
-def _there(lives: Iterable[tuple[int, Sequence[tuple[float, str]]]]) -> Series:
-    """How much has GPUs, of replicas that each count for so much and have had such lives."""
-    changes = [(moment, much * ((state != _GONE) - (before != _GONE))) for much, life in lives
+def _mean(lives: Iterable[Life], duration: float, states: Container[str]) -> float | None:
+    """How many replicas with such *lives* are in one of these *states*, on the mean; None in no time."""
+    return ratio(float(_there(((1, life) for life in lives), states).integral(np.array([duration]))[0]), duration)
+
+
+def _there(lives: Iterable[tuple[int, Life]], states: Container[str] = STATES) -> Series:
+    """How much is in one of these *states*, of replicas that each count for so much and have had such lives."""
+    changes = [(moment, much * ((state in states) - (before in states))) for much, life in lives
                for (_, before), (moment, state) in pairwise(((0.0, _GONE), *life))]
     return Series.of_changes(*(np.array(column, np.float64) for column in zip(*changes, strict=True)))
 
@@ -113,9 +122,10 @@ class FleetSizes:
         columns = {name: np.asarray(changes[name].to_pylist()) for name in changes.column_names}
         for pool in dict.fromkeys(columns["pool"].tolist()):
             own = {name: column[columns["pool"] == pool] for name, column in columns.items()}
-            found = {state: _counted(own, state, np.ones(len(own["gpus"]))) for state in STATES}
+            states = STATES if _WARM in columns["state"] else STATES[:-1]
+            found = {state: _counted(own, state, np.ones(len(own["gpus"]))) for state in states}
             replicas[pool] = {"wanted": _wanted(found, asked, pool), **found}
-            gpus[pool] = Series.total([_counted(own, state, own["gpus"].astype(float)) for state in STATES])
+            gpus[pool] = Series.total([_counted(own, state, own["gpus"].astype(float)) for state in states])
         return cls(replicas, gpus)
 
 

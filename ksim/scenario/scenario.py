@@ -342,8 +342,8 @@ def _check_drains(drains: Sequence[NodeDrain], where: str) -> None:
             raise ConfigError(f"{where}[{number}].nodes", "has a node twice; name each once")
         for before, other in enumerate(drains[:number]):
             if drain.at < other.end and other.at < drain.end and (both := {*drain.nodes} & {*other.nodes}):
-                raise ConfigError(f"{where}[{number}].nodes", f"has node {min(both)}, which drains[{before}] drains at"
-                                                              " that time, too; say how long (for), or set another time")
+                raise ConfigError(f"{where}[{number}].nodes", f"has node {min(both)}, which drains[{before}] has then;"
+                                                              " say for how long, or set another time")
 
 
 @frozen

@@ -220,13 +220,13 @@ def _shared_places(scenario: Scenario, deployments: Mapping[str, Deployment], un
                    ) -> dict[str, list[int]] | None:
     """As `_placed`, where pools that change their sizes may have the same GPUs, one after the other.
 
-    Replicas that are there at the start have GPUs of their own, and so has each replica of a pool among those of that
-    pool; further ones lie where fewest others may be.  None where that cannot be.
+    Replicas that are there at the start, warm ones among them, have GPUs of their own, and so has each replica of a
+    pool among those of that pool; further ones lie where fewest others may be.  None where that cannot be.
     """
     wide = {name: units[name] * made.serve.gpus for name, made in deployments.items()}
     each = {name: made.serve.data_parallel_size // units[name] for name, made in deployments.items()}
-    counts = {name: scenario.pools[name].replicas if scenario.changes_size(name) else scenario.pools[name].places
-              for name in deployments}
+    counts = {name: pool.replicas + pool.warm if scenario.changes_size(name) else pool.places
+              for name, pool in scenario.pools.items() if name in deployments}
     firsts, needed = pack([wide[name] for name in deployments for _ in range(counts[name] * each[name])],
                           system.gpus_per_node)
     if needed > system.gpus:

@@ -14,10 +14,12 @@ from ksim.specs.hardware import MOST, Gpu
 from ksim.specs.settings import EngineSettings
 
 __all__ = ["ROLES", "DisruptionBudgetSettings", "Lifecycle", "NodeDrain", "PoolSettings", "RollingUpdateSettings",
-           "whole"]
+           "WarmPoolSettings", "whole"]
 
 #: What the engines of a pool do: prefill for others, decode what others have prefilled, or serve requests alone.
 ROLES = ("prefill", "decode", "both")
+#: What replicas of a warm pool may be: modes of a start (ksim/specs/startup.py) from what is there already.
+WARM_MODES = ("sleep_1", "sleep_2", "snapshot")
 
 
 def _as_given(value: int | str) -> int | str:
@@ -125,6 +127,17 @@ class Lifecycle:
 
 
 @frozen
+class WarmPoolSettings:
+    """Replicas of a pool that sleep on GPUs of their own beside those that serve, until a start takes one."""
+
+    replicas: int = field(default=1, validator=(gt(0), le(MOST)))
+    """How many, as far as the pool has places that nobody else needs. Unit: replicas."""
+    mode: str = field(default="sleep_1", validator=in_(WARM_MODES))
+    """What they are, and so how long they take to wake, by the modes of `startup`. One that comes into the warm pool
+    takes as long as a start."""
+
+
+@frozen
 class PoolSettings:
     """What a pool is for, how large it is, and where it differs from the scenario, whose keys count where it has none.
     """
@@ -137,6 +150,9 @@ class PoolSettings:
     start. Unit: replicas."""
     max_replicas: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
     """The most that an autoscaler may have; there are GPUs for them. Unit: replicas. Default: replicas. Example: 8."""
+    warm_pool: WarmPoolSettings | None = None
+    """Replicas that sleep, of which a start takes one first; they are some of `max_replicas`. Default: none. Example:
+    {replicas = 2}."""
     model: str | None = None
     """What it serves: requests for that model. Default: the scenario's. Names: models. Example: "qwen2.5-7b"."""
     autoscaler: Choice | None = None
@@ -162,6 +178,14 @@ class PoolSettings:
         if self.places < max(1, self.replicas):
             raise ValueError("replicas is 0; set max_replicas, and an autoscaler" if not self.replicas else
                              f"max_replicas is {self.places}, and there are {self.replicas} replicas at the start")
+        if self.places < self.replicas + self.warm:
+            raise ValueError(f"max_replicas is {self.places}, and there are {self.replicas} replicas at the start and"
+                             f" {self.warm} in the warm pool")
+
+    @property
+    def warm(self) -> int:
+        """The replicas of its warm pool."""
+        return 0 if self.warm_pool is None else self.warm_pool.replicas
 
     @property
     def places(self) -> int:

@@ -94,9 +94,11 @@ def levels_of(most: int) -> list[int]:
 
 def with_sizes(scenario: Scenario, asked: Mapping[str, Sequence[tuple[float, int]]], begin: Mapping[str, int],
                interval: float) -> Scenario:
-    """*scenario* whose pools have the sizes *asked* for, looked at each *interval*, and `begin` with theirs."""
+    """*scenario* whose pools have the sizes *asked* for, looked at each *interval*, `begin` with theirs, and keep none
+    warm."""
     steps = {name: [[time, size] for time, size in asked[name]] or [[0.0, begin[name]]] for name in asked}
-    pools = {name: evolve(pool, autoscaler=None, replicas=begin[name], max_replicas=pool.places) if name in begin
+    pools = {name: evolve(pool, autoscaler=None, replicas=begin[name], max_replicas=pool.places, warm_pool=None)
+             if name in begin
              else pool for name, pool in scenario.pools.items()}
     return evolve(scenario, pools=pools, autoscaler=Choice("perfect", {"sizes": steps, "interval": f"{interval:g} s"}))
 

@@ -8,24 +8,28 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.replicas import DRAINING, GONE, READY, STARTING, Replica, ScaledPool
+from ksim.cluster.replicas import DRAINING, GONE, READY, STARTING, WARM, Replica, ScaledPool
 from ksim.results.history import absent
 from tests.results.by_hand import ENGINE
 
-#: Seconds of a start.
-START = 10.0
+#: Seconds of a start, and those in which a warm one wakes.
+START, WAKE = 10.0, 1.0
 #: What may follow each state.
 NEXT = {GONE: {STARTING}, STARTING: {READY, GONE}, READY: {DRAINING, GONE}, DRAINING: {GONE}}
+WITH_WARM = {GONE: {STARTING, WARM}, WARM: {STARTING, GONE}, **{state: {*NEXT[state], WARM} for state in NEXT if state
+                                                                 != GONE}}
 
 
-def pool(places=4, ready=1):
+def pool(places=4, ready=1, warm=0):
     env = simpy.Environment()
 
-    def start_up(replica):
-        yield env.timeout(START)
+    def start_up(replica, seconds=START):
+        yield env.timeout(seconds)
 
-    replicas = [Replica(number, (number,), [(0.0, READY if number < ready else GONE)]) for number in range(places)]
-    return env, ScaledPool(env, "a", replicas, start_up, lambda replica: None)
+    first = [READY] * ready + [WARM] * warm + [GONE] * places
+    replicas = [Replica(number, (number,), [(0.0, first[number])]) for number in range(places)]
+    return env, ScaledPool(env, "a", replicas, start_up, lambda replica: None, warm=warm,
+                           wake_up=lambda replica: start_up(replica, WAKE))
 
 
 def states(scaled):
@@ -114,6 +118,89 @@ def test_states_follow_each_other_and_wishes_are_met_in_time(orders):
     env.run(env.now + 3 * START)
     assert len(scaled.those(READY)) == min(scaled.wanted, 5)
     assert not scaled.those(STARTING, DRAINING)
+
+
+def test_a_start_takes_a_warm_one_first_and_another_takes_its_place():
+    env, scaled = pool(warm=1)
+    scaled.scale(2)
+    assert states(scaled) == [READY, STARTING, WARM, GONE]
+    env.run(WAKE)
+    env.run(WAKE + 0.1)
+    assert states(scaled) == [READY, READY, WARM, GONE]
+
+
+def test_where_none_sleeps_one_that_comes_goes_on_to_serve():
+    env, scaled = pool(warm=1)
+    scaled.scale(2)
+    env.run(START - 1)  # the second one has been coming for so long
+    scaled.scale(3)
+    assert states(scaled) == [READY, READY, STARTING, WARM]
+    env.run(START + 1)
+    assert states(scaled) == [READY, READY, READY, WARM]
+
+
+def test_one_that_is_no_longer_wanted_sleeps_if_too_few_are_warm():
+    env, scaled = pool(ready=2, warm=1, places=3)
+    scaled.scale(3)
+    assert states(scaled) == [READY, READY, STARTING] and scaled.cold == 1
+    env.run(WAKE + 1)
+    scaled.enter(scaled.replicas[2])
+    scaled.scale(1)
+    assert states(scaled) == [READY, WARM, DRAINING]
+    scaled.leave(scaled.replicas[2])
+    assert states(scaled) == [READY, WARM, GONE] and not scaled.cold
+
+
+def test_a_start_that_is_given_up_for_the_warm_pool_takes_no_longer():
+    env, scaled = pool(warm=1, places=2)
+    scaled.scale(2)
+    env.run(WAKE + 1)
+    scaled.scale(1)
+    assert states(scaled) == [READY, WARM]
+    scaled.scale(2)
+    env.run(2 * WAKE + 1.5)
+    assert states(scaled) == [READY, READY]
+
+
+def test_an_update_makes_warm_ones_anew():
+    env, scaled = pool(warm=1, places=3)
+    scaled.update(1, 0)
+    env.run(3 * START)
+    assert states(scaled).count(READY) == states(scaled).count(WARM) == 1
+    assert all(any(state == GONE for _, state in replica.life) for replica in scaled.replicas)
+
+
+ORDERS = st.tuples(st.sampled_from(["scale", "enter", "leave", "wait", "evict", "update"]), st.integers(0, 6))
+
+
+@given(st.lists(ORDERS, max_size=40), st.integers(0, 3))
+def test_warm_ones_are_as_many_as_there_are_places_for(orders, warm):
+    env, scaled = pool(places=5, warm=warm)
+    for order, number in orders:
+        ready, busy = scaled.those(READY), [replica for replica in scaled.replicas if replica.under_way]
+        there = scaled.those(STARTING, READY, WARM)
+        if order == "scale":
+            scaled.scale(number)
+        elif order == "enter" and ready:
+            scaled.enter(ready[number % len(ready)])
+        elif order == "leave" and busy:
+            scaled.leave(busy[number % len(busy)])
+        elif order == "evict" and there:
+            scaled.evict(there[number % len(there)])
+        elif order == "update":
+            scaled.update(number, 0 if number else 1)
+        else:
+            env.run(env.now + 1 + number)
+        assert scaled.cold >= 0 and (not scaled.cold or not scaled.those(GONE))
+        assert not scaled.pending or not scaled.those(WARM, GONE)
+        assert all(not replica.under_way for replica in scaled.those(STARTING, WARM, GONE))
+    for replica in scaled.replicas:
+        assert all(after in WITH_WARM[before] for (_, before), (_, after) in pairwise(replica.life))
+        while replica.under_way:
+            scaled.leave(replica)
+    env.run(env.now + 30 * START)
+    assert len(scaled.those(READY)) == min(scaled.wanted, 5)
+    assert len(scaled.those(WARM)) == min(warm, 5 - len(scaled.those(READY)))
 
 
 @pytest.mark.parametrize(("life", "gone"), [

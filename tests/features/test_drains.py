@@ -159,3 +159,9 @@ def test_each_request_ends_once_and_evictions_keep_the_budget(drains, budget, gr
     for node, begin, end in cordoned:  # a replica fills a node, and has its number
         assert not any(state == "starting" and begin <= moment < end
                        for moment, state in result.log.engines[node].life)
+
+
+def test_nodes_that_are_drained_together_do_not_get_each_others_replicas():
+    result = served([{"at": "0 s", "nodes": [0], "for": "1 s"}, {"at": "0 s", "nodes": [1], "for": "1 s"}], replicas=1,
+                    places=4, nodes=4)
+    assert states(result, 1) == ["gone"] and states(result, 2)[:2] == ["gone", "starting"]

@@ -22,7 +22,8 @@ from ksim.views.wording import DOWN, number, percent
 #: Points of curves, and bins for requests, of which there are far fewer than steps.
 _POINTS, _REQUEST_BINS = 240, 60
 #: What is drawn of a pool, in which colour, and how; what is wanted lies below what is ready.
-_LOOKS = {"wanted": (GREY, 3.2), "ready": (BLUE, 1.6), "starting": (ORANGE, 1.4), "draining": (PURPLE, 1.4)}
+_LOOKS = {"wanted": (GREY, 3.2), "ready": (BLUE, 1.6), "starting": (ORANGE, 1.4), "draining": (PURPLE, 1.4),
+          "warm": (RED, 1.4)}
 
 
 @frozen(eq=False)
@@ -107,8 +108,8 @@ def _load(moments: ScaledMoments) -> Panel:
 def _replicas(moments: ScaledMoments, pool: str) -> Panel:
     found = moments.sizes.replicas[pool]
     lines = [_stairs(found[state], moments.end, state, colour, width) for state, (colour, width) in _LOOKS.items()
-             if found[state].peak > 0]
-    return Panel(f"Replicas of {pool}", _seconds(moments), _whole([found[state] for state in _LOOKS]), lines,
+             if state in found and found[state].peak > 0]
+    return Panel(f"Replicas of {pool}", _seconds(moments), _whole(found.values()), lines,
                  legend="above", tall=1.4)
 
 
