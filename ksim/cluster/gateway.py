@@ -12,7 +12,7 @@ from ksim.cluster.routers import EngineView, Refusal
 from ksim.cluster.signals import signals_of, together
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.loop_times import Horizon
-from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
+from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, TOO_MANY, Arrived, Held, Refused, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
@@ -132,9 +132,23 @@ class Gateway:
         self.log.add(Arrived(self.env.now, request))
         self._try(Attempt(request, done, timely))
 
-    def resend(self, request: Request, done: Callable[[], object]) -> None:
-        """Queue *request*, which an engine had that is gone, before others of its flow."""
-        self._queue(Attempt(request, done, timely=True), deque.appendleft)
+    def resend(self, request: Request, done: Callable[[], object], retries: int) -> None:
+        """Queue *request*, which an engine had that is gone, before others of its flow; its client sent it after so
+        many *retries*."""
+        self._queue(Attempt(request, done, timely=True, retries=retries), deque.appendleft)
+
+    def may_come_again(self, retries: int) -> bool:
+        """Whether a client tries again after so many *retries*."""
+        return self.retries is not None and retries < self.retries.max_retries
+
+    def come_again(self, attempt: Attempt, reason: str, status: int = TOO_MANY) -> None:
+        """Have the client of an *attempt* that has ended so, which may, send its request again after a while."""
+        self.log.add(Refused(self.env.now, attempt.request.id, reason, status=status))
+        self._random = self._random or stream(self.seed, "workload.retries")
+        again = Attempt(attempt.request, attempt.done, attempt.timely, attempt.retries + 1)
+        delay = self.retries.delay(attempt.retries, self._random)
+        self._away.add(attempt.request.id)
+        self.env.timeout(delay).callbacks.append(lambda _: self._try_again(again))
 
     def _try(self, attempt: Attempt) -> None:
         request, now = attempt.request, self.env.now
@@ -231,18 +245,13 @@ class Gateway:
 
     def _refuse(self, attempt: Attempt, reason: str) -> None:
         """Answer with status 429; the client tries again, or gives up."""
-        now, request, retries = self.env.now, attempt.request, self.retries
-        last = retries is None or attempt.retries >= retries.max_retries
-        self.log.add(Refused(now, request.id, reason, last))
-        if last:
-            self.log.add(Rejected(now, request.id, reason))
-            attempt.done()
+        if self.may_come_again(attempt.retries):
+            self.come_again(attempt, reason)
             return
-        self._random = self._random or stream(self.seed, "workload.retries")
-        again = Attempt(request, attempt.done, attempt.timely, attempt.retries + 1)
-        delay = retries.delay(attempt.retries, self._random)
-        self._away.add(request.id)
-        self.env.timeout(delay).callbacks.append(lambda _: self._try_again(again))
+        now, request = self.env.now, attempt.request
+        self.log.add(Refused(now, request.id, reason, last=True))
+        self.log.add(Rejected(now, request.id, reason))
+        attempt.done()
 
     def _try_again(self, attempt: Attempt) -> None:
         if attempt.request.id in self._away:  # its client has not gone

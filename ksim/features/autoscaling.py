@@ -11,11 +11,12 @@ from attrs import define, evolve, field, frozen
 from ksim.autoscaling import EngineLimits, PoolView
 from ksim.autoscaling.kubernetes import DisruptionBudget, Termination
 from ksim.cluster.cluster import Cluster
+from ksim.cluster.gateway import Attempt, Gateway
 from ksim.cluster.replicas import GONE, READY, WARM, Drains, Replica, ScaledPool
 from ksim.cluster.scaler import Scaler, Tally
 from ksim.cluster.signals import View
 from ksim.engine.loop_times import Horizon
-from ksim.flow.events import Failed
+from ksim.flow.events import CUT_OFF, UNAVAILABLE, Failed
 from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
@@ -31,9 +32,6 @@ from ksim.specs.pools import Lifecycle, NodeDrain, PoolSettings
 from ksim.specs.startup import Startup
 
 __all__ = ["FEATURE"]
-
-#: Why requests fail.
-CUT_OFF = "its engine was terminated at the end of the grace period"
 
 #: Paths that all starts of a fleet share, and those that the starts of a node do.
 _OF_FLEET, _OF_NODE = ("registry", "hub", "network"), ("disk", "page_cache")
@@ -99,12 +97,17 @@ class _Starts:
 
 @define(eq=False)
 class _UnderWay:
-    """A request that some `replicas` have, what is called at its end, and how often it was cut off before."""
+    """A request that some `replicas` have, what is called at its end, and how often it has moved from others.
+
+    It is what is left of the `whole` one, which its client sent after so many `retries`.
+    """
 
     request: Request
     replicas: Sequence[tuple[ScaledPool, Replica]]
     done: Callable[[], object]
-    moves: int = 0
+    moves: int
+    whole: Request
+    retries: int
 
     def leave(self) -> None:
         for pool, replica in self.replicas:
@@ -122,8 +125,8 @@ class _Life:
     #: Those of other models, too, which may wait for GPUs.
     pools: Sequence[ScaledPool]
     under_way: dict[int, _UnderWay] = field(factory=dict, init=False)
-    #: How often requests were cut off that wait for another replica.
-    moved: dict[int, int] = field(factory=dict, init=False)
+    #: How often requests were cut off that wait for another replica, and the whole ones.
+    moved: dict[int, tuple[int, Request]] = field(factory=dict, init=False)
 
     def changed(self, replica: Replica) -> None:
         """Offer routers the engines that are ready now, write down the life of others, and empty the caches of those
@@ -154,7 +157,8 @@ class _Life:
     def enter(self, request: Request, engines: Iterable[int], done: Callable[[], object]) -> Callable[[], object]:
         """Count *request* on the replicas of *engines* until it is *done*, or cut off."""
         entered = [self.replicas[engine] for engine in engines if engine in self.replicas]
-        here = _UnderWay(request, entered, done, self.moved.pop(request.id, 0))
+        moves, whole = self.moved.pop(request.id, (0, request))
+        here = _UnderWay(request, entered, done, moves, whole, self.gateway.retried)
         self.under_way[request.id] = here
         for pool, replica in entered:
             pool.enter(replica)
@@ -166,35 +170,55 @@ class _Life:
 
         return leave
 
+    @property
+    def gateway(self) -> Gateway:
+        assert self.cluster.gateway is not None, "fleets that are scaled have one"
+        return self.cluster.gateway
+
     def cut_off(self, replica: Replica) -> None:
-        """Take the requests of *replica* away; each goes on elsewhere, or fails."""
+        """Take the requests of *replica* away; each goes on elsewhere, is sent again by its client, or fails."""
         cut = [one for one in self.under_way.values() if any(each is replica for _, each in one.replicas)]
         for one in cut:
             del self.under_way[one.request.id]
-            if (rest := self._rest(one)) is not None:
-                self.moved[rest.id] = one.moves + 1
-                one.leave()
-                assert self.cluster.gateway is not None, "fleets that are scaled have one"
-                self.cluster.gateway.resend(rest, one.done)
+            alone = one.request.n == 1 and not one.request.beam_width
+            if alone and one.moves < self.lifecycles[one.replicas[-1][0].name].migration_limit:
+                self._move(one)
+            elif alone and self.gateway.may_come_again(one.retries):
+                self._send_again(one)
             else:
-                one.done()
-                one.leave()
+                self._fail(one)
 
-    def _rest(self, one: _UnderWay) -> Request | None:
-        """What is left of a request that is cut off; None where it fails."""
-        request, (pool, replica) = one.request, one.replicas[-1]
-        moves = request.n == 1 and not request.beam_width and one.moves < self.lifecycles[pool.name].migration_limit
-        engines = [self.views[number].engine for _, each in one.replicas for number in each.engines]
-        if not moves:
-            had = [engine.number for engine in engines if engine.abort(request.id)]
-            self.cluster.log.add(Failed(self.cluster.env.now, request.id, had[-1] if had else replica.engines[0],
-                                        CUT_OFF))
-            return None
-        cuts = [engine.cut_off(request.id) for engine in engines]
-        tokens, begun = sum(each for each, _ in cuts), any(each for _, each in cuts)
+    def _move(self, one: _UnderWay) -> None:
+        """Have another replica go on with a request where its user is."""
+        request, (tokens, begun) = one.request, self._cut(one)
         most = None if request.max_tokens is None else request.max_tokens - tokens
-        return evolve(request, prompt=request.prompt + tokens, output=request.output - tokens, max_tokens=most,
+        rest = evolve(request, prompt=request.prompt + tokens, output=request.output - tokens, max_tokens=most,
                       migrated=request.migrated or begun)
+        self.moved[rest.id] = one.moves + 1, one.whole
+        one.leave()
+        self.gateway.resend(rest, one.done, one.retries)
+
+    def _send_again(self, one: _UnderWay) -> None:
+        """Have a client send its whole request again."""
+        _, begun = self._cut(one)
+        whole = evolve(one.whole, migrated=one.request.migrated or begun)
+        one.leave()
+        self.gateway.come_again(Attempt(whole, one.done, timely=True, retries=one.retries), CUT_OFF, UNAVAILABLE)
+
+    def _fail(self, one: _UnderWay) -> None:
+        had = [engine.number for engine in self._engines(one) if engine.abort(one.request.id)]
+        last = had[-1] if had else one.replicas[-1][1].engines[0]
+        self.cluster.log.add(Failed(self.cluster.env.now, one.request.id, last, CUT_OFF))
+        one.done()
+        one.leave()
+
+    def _engines(self, one: _UnderWay) -> list[Any]:
+        return [self.views[number].engine for _, each in one.replicas for number in each.engines]
+
+    def _cut(self, one: _UnderWay) -> tuple[int, bool]:
+        """Take a request from its engines; return the tokens that its user has from there, and whether it had begun."""
+        cuts = [engine.cut_off(one.request.id) for engine in self._engines(one)]
+        return sum(tokens for tokens, _ in cuts), any(begun for _, begun in cuts)
 
 
 def _empty(engine: Any) -> None:

@@ -21,6 +21,8 @@ from ksim.flow.steps import StepColumns, StepCost
 
 #: Why a request that was aborted has ended: its client went while it was served or held, or before it tried again.
 GONE, GONE_AFTER_REFUSAL = "its client has gone", "its client has gone, and did not try again"
+#: Why one that an engine had has failed, or its client sends it again from its beginning.
+CUT_OFF = "its engine was terminated at the end of the grace period"
 
 
 @frozen
@@ -314,13 +316,12 @@ class EngineBuilt:
     tiers: tuple[str, ...] = ()
     #: Whether it has a vision encoder.
     encodes: bool = False
-    #: When it began to be "starting", "ready", "draining", "warm" or "gone", in turn; empty for one that is always
-    #: ready.
+    #: When it began to be "starting", "ready", "draining", "warm" or "gone", in turn; empty for one that stays ready.
     life: tuple[tuple[float, str], ...] = ()
 
 
-#: Too Many Requests, the HTTP status of whoever is refused for load.
-TOO_MANY = 429
+#: Too Many Requests and Service Unavailable: the HTTP status of whoever is refused for load, or was cut off.
+TOO_MANY, UNAVAILABLE = 429, 503
 
 
 @frozen
@@ -347,7 +348,7 @@ class Held(Event):
 
 @frozen
 class Refused(Event):
-    """An attempt of a client was answered with a `status` other than 200; with `last`, it does not try again."""
+    """An attempt of a client was answered with a `status` other than 200, or cut off; after the `last`, it gives up."""
 
     request_id: int
     reason: str

@@ -121,7 +121,8 @@ class Request:
     With `prompt_logprobs`, the user asks for the log-probabilities of the prompt's tokens, and of so many likeliest
     tokens at each place: all of the vocabulary if -1.  A `beam_width` of 1 or more asks for a beam search.
     The client hangs up `aborted` seconds after it has sent the request, if it is not through by then.
-    One that is `migrated` was cut off from another engine: the tokens that its user has are part of its prompt.
+    One that is `migrated` was cut off from another engine: the tokens that its user has are part of its prompt, unless
+    its client has sent it again.
     """
 
     id: int

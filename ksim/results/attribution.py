@@ -163,7 +163,7 @@ class _Partition:
     def _before_admission(self) -> None:
         requests, rows = self.history.requests, np.arange(len(self.history.requests))
         if HELD in self.names:
-            self._add(0, HELD, rows, requests.held)
+            self._add(0, HELD, rows, requests.held_at_first)
             self._add(0, BACK_OFF, rows, requests.backed_off)
             self._add(0, INTAKE, rows, requests.received - requests.reached)
         else:

@@ -164,6 +164,10 @@ class Energy:
         begin, end = int(requests.first[rows.start]), int(requests.first[rows.stop])
         ahead = requests.prompt[rows] - requests.first[rows]
         known = np.repeat(ahead, requests.output[rows]) + np.arange(begin, end)
+        for row, place in zip(*requests.restarts, strict=True):  # tokens before are no part of its sequence
+            if rows.start <= row < rows.stop:
+                last = requests.first[row + 1]
+                known[place - begin:last - begin] = requests.prompt[row] + np.arange(last - place)
         known *= np.repeat(requests.completed[rows], requests.output[rows])
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
         steps = requests.token_steps[begin:end]

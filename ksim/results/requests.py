@@ -9,6 +9,7 @@ import numpy as np
 from attrs import define, frozen
 
 from ksim.flow.events import (
+    CUT_OFF,
     GONE_AFTER_REFUSAL,
     Admitted,
     Arrived,
@@ -329,7 +330,7 @@ class Requests(OutputTokens):
 
     @cached_property
     def migrated(self) -> Bools:
-        """Requests that went on at another engine when theirs was terminated."""
+        """Requests that went on at another engine when theirs was terminated, or were sent again."""
         return self._counts(self.events[Routed]["request_id"]) > 1
 
     @cached_property
@@ -348,9 +349,28 @@ class Requests(OutputTokens):
         return sums(self.rows(events["request_id"]), events["time"] - events["since"], len(self))
 
     @cached_property
+    def held_at_first(self) -> Floats:
+        """Those before it was first routed."""
+        events = self.events[Held]
+        rows = self.rows(events["request_id"])
+        first = events["time"] <= self.reached[rows]
+        return np.where(np.isnan(self._once(self.events[Routed])), self.held,
+                        sums(rows[first], (events["time"] - events["since"])[first], len(self)))
+
+    @cached_property
     def backed_off(self) -> Floats:
-        """Seconds in which the client of each request that was routed waited to send it again."""
-        return np.maximum(self.reached - self.arrival - self.held, 0.0)
+        """Seconds in which the client of each request that was routed waited to send it again before."""
+        return np.maximum(self.reached - self.arrival - self.held_at_first, 0.0)
+
+    @cached_property
+    def restarts(self) -> tuple[Ints, Ints]:
+        """The rows of requests that their clients sent again when they were cut off, each time, and the places in
+        `token_steps` of the first token from then on."""
+        refused = only(self.events[Refused], self.events[Refused]["reason"] == CUT_OFF)
+        rows = self.rows(refused["request_id"])
+        places = [begin + np.searchsorted(self.steps.scheduled[self.token_steps[begin:end]], time) for begin, end, time
+                  in zip(self.first[rows], self.first[rows + 1], refused["time"], strict=True)]
+        return rows, np.array(places, np.int64)
 
     @cached_property
     def reached(self) -> Floats:

@@ -113,7 +113,8 @@ class Lifecycle:
     """How long its preStop hook sleeps: it does not go before. Unit: s. Example: "5 s"."""
     migration_limit: int = field(default=0, validator=ge(0))
     """How often a request that is cut off may go on at another replica, which computes its prompt and the tokens that
-    its user has again; after that, and with 0 at once, it fails. Unit: moves. Source: Dynamo's --migration-limit."""
+    its user has again; after that, and with 0 at once, its client sends it again as `workload.retries` says, or it
+    fails. Unit: moves. Source: Dynamo's --migration-limit."""
     rolling_update: RollingUpdateSettings = RollingUpdateSettings()
     """The update of its replicas to another version."""
     disruption_budget: DisruptionBudgetSettings | None = None

@@ -172,8 +172,8 @@ def _gateway(summary: Summary) -> Iterator[Insight]:
         yield Insight(f"{_requests(summary['held_requests'])} held at the gateway, {number(summary['mean_held_ms'])} ms"
                       f" on average and {number(summary['max_held_ms'], UP)} ms at most; TTFT counts that.")
     if summary.get("retries"):
-        yield Insight(f"Clients tried {number(summary['retries'])} times again after a refusal; TTFT counts from the"
-                      " first attempt.")
+        yield Insight(f"Clients tried {number(summary['retries'])} times again after a refusal or a replica's end;"
+                      " TTFT counts from the first attempt.")
 
 
 def _unfinished(summary: Summary) -> Iterator[Insight]:

@@ -204,7 +204,7 @@ class Replay:
 
 @frozen
 class Retries:
-    """A client's retries after status 429: it waits, and tries again; each wait is twice as long as the one before.
+    """A client's retries after status 429, or a cut: it waits, and tries again; each wait is twice the one before.
 
     The defaults are those of the openai package for Python (src/openai/_base_client.py, _constants.py).
     """
@@ -270,7 +270,8 @@ class Workload:
     """Most requests in flight; the others wait at the client. Unit: requests. Default: no limit. Source: vllm bench
     serve --max-concurrency. Example: 64."""
     retries: Retries | None = None
-    """What a client does when it is refused with status 429. Default: it gives up. Example: {max_retries = 2}."""
+    """What a client does when it is refused with status 429, or cut off with its replica. Default: it gives up.
+    Example: {max_retries = 2}."""
     mix: Mapping[str, MixedWorkload] = field(factory=dict, validator=_are_named)
     """Several workloads at once, by name. Default: one, of the keys above."""
     arrivals: Arrivals | None = None
