@@ -78,8 +78,11 @@ def test_phases_of_requests_that_migrate_add_up():
     assert phases["mean_tpot_ms"]["preemption"] > 0
 
 
-def test_a_streamed_run_says_the_same(tmp_path):
-    scenario = Scenario.of(table(termination_grace_period="2 s", migration_limit=1))
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_streamed_run_says_the_same(limit, tmp_path):
+    made = table(termination_grace_period="2 s", migration_limit=limit)
+    made["workload"]["retries"] = {"max_retries": 1}
+    scenario = Scenario.of(made)
     kept, streamed = simulate(scenario).summary, stream(scenario, tmp_path / "run").summary
     assert streamed.keys() == kept.keys()
     numbers = {key: value for key, value in streamed.items() if isinstance(value, float)}
@@ -193,15 +196,19 @@ def test_what_cannot_end_is_refused(change, says):
 
 @pytest.mark.parametrize("pool", ["p", "d"])
 @pytest.mark.parametrize("connector", ["NixlConnector", "MooncakeConnector"])
-def test_split_requests_migrate_whole(pool, connector):
+@pytest.mark.parametrize("limit", [0, 1])
+def test_split_requests_migrate_whole_and_are_sent_again_whole(pool, connector, limit):
     sizes = {name: SIZES["sizes"]["a"] if name == pool else [[0.0, 2]] for name in "pd"}
-    split = table(termination_grace_period="0 s", migration_limit=1, autoscaler={**SIZES, "sizes": sizes}, rate=8.0)
+    split = table(termination_grace_period="0 s", migration_limit=limit, autoscaler={**SIZES, "sizes": sizes}, rate=8.0)
+    split["workload"]["retries"] = {"max_retries": 1}
     split["serve"]["kv_transfer_config"] = {"kv_connector": connector}
     del split["router"]
     split["workload"]["synthetic"]["prompt"] = {"kind": "fixed", "value": 3000}
     split["pools"] = {name: {"role": role, "replicas": 2, "max_replicas": 2}
                       for name, role in (("p", "prefill"), ("d", "decode"))}
     result = simulate(Scenario.of(split))
-    assert tokens(result) == dict.fromkeys(range(COUNT), OUTPUT)
-    assert result.summary["completed"] == COUNT
+    again = {one.request_id for one in result.log.of(Refused)}
+    assert all(got == OUTPUT or (request in again and got > OUTPUT) for request, got in tokens(result).items())
+    assert result.summary["completed"] == COUNT and not (limit and again)
     assert pool == "p" or any(result.history.requests.migrated)
+    assert result.summary["unattributed_energy_joules"] >= -1e-6
