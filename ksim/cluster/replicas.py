@@ -48,8 +48,8 @@ class Replica:
     outdated: bool = field(default=False, init=False)
     #: Its start, until that has ended; a warm one without any sleeps.
     start: object | None = field(default=None, init=False)
-    #: Others that need its GPUs, of which one at a time may be there.
-    rivals: "Sequence[Replica]" = field(default=(), init=False)
+    #: Others that need its GPUs, of which one at a time may be there, and their pools.
+    rivals: "Sequence[tuple[ScaledPool, Replica]]" = field(default=(), init=False)
 
     @property
     def state(self) -> str:
@@ -63,7 +63,7 @@ class Replica:
     @property
     def free(self) -> bool:
         """Whether it is gone, and so are all that need its GPUs."""
-        return self.state == GONE and all(other.state == GONE for other in self.rivals)
+        return self.state == GONE and all(other.state == GONE for _, other in self.rivals)
 
 
 @define(eq=False)
@@ -160,11 +160,23 @@ class ScaledPool:
                                          -replica.number))
         ending = living[:max(0, min(spare, len(old)) if old else spare)]
         for replica in ending:
-            self._drain(replica)
+            if replica.state in (STARTING, READY):  # the end of another one may have changed it
+                self._drain(replica)
         if old and (ending or started):
             self.go_on()
         for replica in [*filter(self._may_start, self.replicas)][:max(0, self.cold)]:
             self._begin(replica, WARM)
+        if self.pending:
+            self._claim()
+
+    def _claim(self) -> None:
+        """Have warm replicas of other pools go whose GPUs a pending one needs: who waited for these is told then."""
+        for replica in self.replicas:
+            warm = [(pool, other) for pool, other in replica.rivals if other.state == WARM]
+            there = [other for _, other in replica.rivals if other.state not in (WARM, GONE)]
+            if self.pending and warm and not there and replica.state == GONE and not replica.nodes & self.cordoned:
+                for pool, other in warm:
+                    pool._change(other, GONE)
 
     def _warm_first(self) -> list[Replica]:
         """Warm replicas: those that sleep, and then those that come, the one that has come for longest first."""

@@ -143,12 +143,16 @@ class _Life:
             self.cluster.gateway.wake()
 
     def _gone(self, replica: Replica) -> None:
-        """Tell the router that *replica* serves no more, and pools that may have waited for its GPUs if it is gone."""
+        """Tell the router that *replica* serves no more, and pools that may have waited for its GPUs: first those that
+        need them."""
         if on_gone := getattr(self.cluster.pair_router or self.cluster.router, "on_gone", None):
             for number in replica.engines:
                 on_gone(number)
+        for pool in self.pools if replica.rivals else ():
+            if pool.pending:
+                pool.go_on()
         for pool in self.pools if replica.rivals and replica.state == GONE else ():
-            if pool.pending or pool.cold > 0:
+            if pool.cold > 0:
                 pool.go_on()
 
     def _ready(self, engine: int) -> bool:
@@ -274,16 +278,16 @@ def _scaled(pool: EnginePool, settings: PoolSettings, starts: _Starts, life: _Li
                       wake_up=partial(start_up, mode=settings.warm_pool.mode) if settings.warm_pool else None)
 
 
-def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, Replica]) -> None:
+def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, tuple[ScaledPool, Replica]]) -> None:
     """Tell replicas that lie on the same GPUs of each other."""
-    on: dict[int, set[Replica]] = {}
+    on: dict[int, dict[tuple[ScaledPool, Replica], None]] = {}
     for pool in fleet:
         for number, place in zip(pool.numbers, pool.places, strict=True):
             for gpu in pool.gpus(place) if number in replicas else ():
-                on.setdefault(gpu, set()).add(replicas[number])
+                on.setdefault(gpu, {})[replicas[number]] = None
     for together in on.values():
-        for replica in together if len(together) > 1 else ():
-            replica.rivals = [*dict.fromkeys([*replica.rivals, *(one for one in together if one is not replica)])]
+        for own in together if len(together) > 1 else ():
+            own[1].rivals = [*dict.fromkeys([*own[1].rivals, *(one for one in together if one != own)])]
 
 
 def _kind(pool: EnginePool) -> PoolView:
@@ -323,12 +327,12 @@ class AutoscalingFeature(WiredFeature):
     def begin(self, running: RunningFleet) -> None:
         starts = _Starts.of(running.env, running.scenario.startup, running.pools)
         pools = list[ScaledPool]()
-        replicas = dict[int, Replica]()
+        replicas = dict[int, tuple[ScaledPool, Replica]]()
         drains = Drains(pools, lambda: running.over)
         for cluster in running.cluster.parts:
             life = _scale(running, cluster, starts, drains)
             pools += dict.fromkeys(pool for pool, _ in life.replicas.values())
-            replicas |= {engine: replica for engine, (_, replica) in life.replicas.items()}
+            replicas |= life.replicas
         _find_rivals(running.pools, replicas)
         drains.begin(running.scenario.drains, running.env)
 

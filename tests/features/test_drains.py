@@ -79,13 +79,13 @@ def test_a_starting_replica_is_evicted_too():
 
 def test_a_budget_has_evictions_wait_for_what_replaces_them():
     drain = [{"at": "1 s", "nodes": [0, 1], "for": "900 s"}]
-    result = served(drain, places=4, nodes=4, budget={"min_available": 2}, count=80)
+    result = served(drain, places=4, nodes=4, budget={"min_available": 2}, count=30)
     assert states(result, 0) == states(result, 1) == ["ready"], "two are ready, and two are needed"
-    result = served(drain, places=4, nodes=4, budget={"max_unavailable": 1}, count=80)
+    result = served(drain, places=4, nodes=4, budget={"max_unavailable": 1}, count=30)
     assert states(result, 0)[1] == states(result, 1)[1] == "draining"
     assert life(result, 0)[1][0] == 1.0 and life(result, 1)[1][0] % 5 == pytest.approx(1.0)
     assert min(ready(result).values()) == 1
-    result = served(drain, places=4, nodes=4, count=80)
+    result = served(drain, places=4, nodes=4)
     assert life(result, 0)[1] == life(result, 1)[1] == (1.0, "draining")
 
 

@@ -133,3 +133,16 @@ def test_no_two_replicas_hold_a_gpu_and_each_request_ends(first, second, warm_a,
                for built in result.log.engines for (since, state), (end, _) in pairwise((*built.life, (1e9, ""))) if
                state != "gone")
     assert result.summary["allocated_gpu_seconds"] == pytest.approx(held)
+
+
+def test_a_warm_replica_gives_its_gpus_to_a_pool_that_needs_them():
+    made = table([], nodes=1)
+    made["autoscaler"] = {"name": "perfect", "interval": "1 s", "sizes": {"a": [[0.0, 1]], "b": [[0.0, 0], [2.0, 2]]}}
+    made["serve"]["tensor_parallel_size"] = 2
+    made["startup"]["mode"] = "sleep_2"
+    made["pools"] = {"a": {"role": "both", "replicas": 1, "max_replicas": 4, "warm_pool": {"replicas": 3}},
+                     "b": {"role": "both", "replicas": 0, "max_replicas": 3}}
+    result = simulate(Scenario.of(made))
+    assert [states(result, engine) for engine in range(4)] == [["ready"], ["warm", "gone"], ["warm", "gone"], ["warm"]]
+    assert [states(result, engine)[:2] for engine in range(4, 7)] == [["gone"], ["gone", "starting"],
+                                                                      ["gone", "starting"]]
