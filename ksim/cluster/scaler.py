@@ -5,17 +5,19 @@ answers that have passed through the gateway.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, nan
+from heapq import heappop
+from math import nan
 from operator import attrgetter
 from typing import Any, ClassVar
 
+import numpy as np
 from attrs import astuple, define, evolve, field, fields, frozen
 
 from ksim.autoscaling import Autoscaler, Load, Observation, PoolView, ReplicaView
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.replicas import DRAINING, READY, STARTING, Replica, ScaledPool
 from ksim.cluster.signals import View
-from ksim.flow.events import Admitted, Scaled
+from ksim.flow.events import Scaled
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 
@@ -96,7 +98,12 @@ class Scaler:
     tally: Tally
     views: Mapping[int, View]
     _before: Totals = field(factory=Totals, init=False)
-    _looked: float = field(default=-inf, init=False)
+    #: When requests were admitted since the last look, and the shares of their prompts that were cached, if it asks.
+    _admissions: list[tuple[float, float]] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for view in self.views.values() if self._asks else ():
+            view.engine.observer.admissions.append(self._admissions)
 
     def run(self, over: Callable[[], bool]) -> Any:
         """The process that asks; it raises ConfigError where requests would wait for ever."""
@@ -151,7 +158,6 @@ class Scaler:
                              starting=len(pool.those(STARTING)) + pool.pending, draining=len(pool.those(DRAINING)),
                              **latest)
                 for name, pool in self.pools.items()}
-        self._looked = now
         return Observation(now, seen, gateway.held if gateway else 0)
 
     @property
@@ -159,10 +165,15 @@ class Scaler:
         return bool(getattr(self.autoscaler, "passes", False))
 
     def _hit_rate(self, now: float) -> float | None:
-        """The mean share of their prompts that requests admitted since the last look found cached; None if none was."""
-        events = self.cluster.log.columns(Admitted)
-        new = (events["time"] > self._looked) & (events["time"] <= now) & ~events["again"]
-        return float((events["cached"][new] / events["known"][new]).mean()) if new.any() else None
+        """The mean share of their prompts that requests admitted since the last look found cached; None if none was.
+
+        Each request counts alike, as in the histogram of Dynamo's router (`router_kv_hit_rate`), of whose sum and count
+        the planner takes the quotient.  vLLM's prefix_cache_hits and prefix_cache_queries count tokens instead.
+        """
+        shares, admissions = list[float](), self._admissions
+        while admissions and admissions[0][0] <= now:
+            shares.append(heappop(admissions)[1])
+        return float(np.mean(shares)) if shares else None
 
     def _replica(self, replica: Replica, now: float) -> ReplicaView:
         engines = [self.views[number] for number in replica.engines]

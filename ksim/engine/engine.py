@@ -404,7 +404,9 @@ class Engine(ABC):
     def _log_changes(self, changes: Sequence[Change], now: float) -> None:
         """Log *changes* of the time *now*."""
         for kind, told in changes:
-            self.log.add(kind(now, *told))
+            self.log.add(event := kind(now, *told))
+            if self.observer is not None and self.observer.admissions and isinstance(event, Admitted):
+                self.observer.admitted(event)
 
     def _log_finished(self, finished: Sequence[Job], time: float) -> None:
         """Log that users have the last tokens of the *finished* jobs at *time*; a router has what is only prefilled."""

@@ -17,7 +17,7 @@ from ksim.cost.step import Timer
 from ksim.engine.loop_times import Horizon
 from ksim.flow.batch import Batch, Batches, BatchRuns
 from ksim.flow.costs import ClockScaling, StepSummary
-from ksim.flow.events import StepBlock
+from ksim.flow.events import Admitted, StepBlock
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.steps import StepColumns
@@ -189,7 +189,9 @@ class Observer:
     `events`: a key, or ~key for one that left; `below` the same of the engine's own store below the GPU.  What is None
     is not kept.  Whoever tells of stores that engines share looks at the `clock`.  While turns are taken whose times
     are not known, or that have been told of, it is `silent`.  `newcomers` says how many have come by a moment that are
-    not counted yet.  While all is `plain`, with no adapters and no request of several sequences, ends can be foreseen.
+    not counted yet.  `admissions` are heaps of whoever asks for them, each with when requests were admitted first, and
+    the share of their prompts that was cached.  While all is `plain`, with no adapters and no request of several
+    sequences, ends can be foreseen.
     """
 
     number: int
@@ -201,6 +203,7 @@ class Observer:
     silent: bool = field(default=False, init=False)
     plain: bool = field(default=True, init=False)
     newcomers: Callable[[float], int] = field(default=lambda moment: 0, init=False)
+    admissions: list[list[tuple[float, float]]] = field(factory=list, init=False)
     readings: deque[Reading] = field(factory=deque, init=False)
     events: deque[tuple[float, Sequence[int], Sequence[int]]] = field(factory=deque, init=False)
     _until: float = field(default=-inf, init=False)  # the end of the interval in which the last reading was taken
@@ -224,6 +227,11 @@ class Observer:
         if self.answers is not None:
             self._tickets += 1
             heappush(self.answers, Answer(time, self.number, kind, self._tickets, request, over))
+
+    def admitted(self, event: Admitted) -> None:
+        """A request has been admitted; one that was preempted is no news."""
+        for heap in self.admissions if not event.again else ():
+            heappush(heap, (event.time, event.cached / event.known))
 
     def take_in(self, turn: Turn, scheduler: Scheduler, now: float, delivered: float) -> None:
         """The engine has taken in the output of *turn*; users have its tokens when they are *delivered*."""

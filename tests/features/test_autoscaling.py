@@ -1,5 +1,6 @@
 """Pools that autoscalers scale while they serve."""
 
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -9,11 +10,12 @@ from ksim.autoscaling import Decision
 from ksim.cluster.prefix_index import PrefixIndex, PrefixTree
 from ksim.flow.events import Finished, Received, Routed, Scaled
 from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.results import streaming
 from ksim.results.history import absent
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.simulate import simulate
+from ksim.simulation.simulate import simulate, stream
 
 #: When `Steps` looks, and what it wants then.
 LOOK = 2.0
@@ -154,6 +156,19 @@ def test_passes_are_seen_where_they_are_asked_for():
         assert load.queued_prefill_requests == replica.waiting and (not replica.waiting or load.queued_prefill_tokens)
         assert pool.hit_rate == pytest.approx(1600 / 1800, abs=0.05)
     assert pool.limits.context_length == 4096 and pool.gpu == "H200 SXM"
+
+
+def test_hits_are_seen_of_requests_that_a_streamed_run_has_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "_REQUESTS", 20)
+    load = table((1,), rate=40.0, autoscaler={"name": f"{__name__}:Curious", "sizes": [1]})
+    load["workload"]["synthetic"]["prefixes"] = {"groups": 4, "tokens": 1600}
+    rates = []
+    for played in (simulate, partial(stream, directory=tmp_path / "run")):
+        Steps.seen.clear()
+        played(Scenario.of(load))
+        rates.append([seen.pools["a"].hit_rate for seen in Steps.seen])
+    kept, streamed = rates
+    assert streamed == kept and all(0.5 < rate < 1.0 for rate in kept[1:])
 
 
 def test_an_idle_engine_reports_nothing_and_nobody_else_pays_for_it():
