@@ -245,11 +245,18 @@ class Cluster(Clients):
             self.forward(request, done, timely)
 
     def abort(self, request: int, done: Callable[[], object] = lambda: None) -> None:
-        if self.gateway is not None and self.gateway.abort(request):
+        engines = [engine for engine in self.engines if isinstance(engine, Engine)]
+        if (self.gateway is not None and self.gateway.abort(request)) or self.drop(request, engines, GONE):
             done()
-        elif had := [engine.number for engine in self.engines if isinstance(engine, Engine) and engine.abort(request)]:
-            self.log.add(Failed(self.env.now, request, had[-1], GONE))
-            done()
+
+    def drop(self, request: int, engines: Sequence[Engine], reason: str) -> bool:
+        """Have *engines* drop *request*, by its number, which fails for this *reason*; return whether any had it."""
+        tokens = sum(engine.tokens_had(request) for engine in engines)
+        if had := [engine.number for engine in engines if engine.abort(request)]:
+            self.log.add(Failed(self.env.now, request, had[-1], reason))
+            if self.gateway is not None and self.gateway.scaler is not None:
+                self.gateway.scaler.lost(request, self.env.now, tokens, failed=True)
+        return bool(had)
 
     def forward(self, request: Request, done: Callable[[], object], timely: bool) -> int:
         """Have the engine that the router chooses serve *request*; return the number of the one that gets it first.

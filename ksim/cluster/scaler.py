@@ -4,7 +4,7 @@ They see engines as routers do: what these report of themselves is as old as the
 answers that have passed through the gateway.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heappop
 from math import nan
 from operator import attrgetter
@@ -58,11 +58,20 @@ def _mean(total: float, count: int) -> float:
 
 @define(eq=False)
 class Tally:
-    """Counts requests and their latencies at the gateway of a fleet that is scaled."""
+    """Counts requests and their latencies at the gateway of a fleet that is scaled, as its clients see them.
+
+    A request that goes on elsewhere is one.  One that fails counts with the tokens that its client had, or not at all
+    if it had none, as in Dynamo's frontend (lib/llm/src/http/service/metrics.rs, `ResponseMetricCollector`); when it
+    had the last of them is not kept, so the times between them are left out.  Of a split request, clients have only
+    what the decode engine sends: `prefill` are the numbers of the others.
+    """
 
     signals: ClassVar[tuple[str, ...]] = ("books", "metrics")
     totals: Totals = Totals()
+    prefill: Collection[int] = ()
     _first_tokens: dict[int, float] = field(factory=dict, init=False)
+    #: Of requests that engines have lost: when last, the tokens that clients had by then, and whether they failed.
+    _lost: dict[int, tuple[float, int, bool]] = field(factory=dict, init=False)
 
     def arrived(self, request: Request) -> None:
         now = self.totals
@@ -70,18 +79,29 @@ class Tally:
 
     def on_first_token(self, request: Request, engine: int, time: float) -> None:
         now = self.totals
-        # The decode engine of a split request has another first one.
-        if request.id not in self._first_tokens and not request.migrated:
+        if request.id not in self._first_tokens and engine not in self.prefill:
             self._first_tokens[request.id] = time
             self.totals = evolve(now, begun=now.begun + 1, ttft=now.ttft + time - request.arrival)
 
     def on_end(self, request: Request, engine: int, time: float) -> None:
-        if request.migrated:  # counted when it was cut off
+        lost_at, had, failed = self._lost.get(request.id, (None, 0, False))
+        if engine in self.prefill or (lost_at == time and not failed):
             return
+        self._lost.pop(request.id, None)
         now, first = self.totals, self._first_tokens.pop(request.id, time)
-        gaps = max(0, request.output - 1)
-        self.totals = evolve(now, ended=now.ended + 1, output_tokens=now.output_tokens + request.output,
-                             gaps=now.gaps + gaps, itl=now.itl + (time - first if gaps else 0.0))
+        if not failed:
+            gaps = max(0, had + request.output - 1)
+            now = evolve(now, gaps=now.gaps + gaps, itl=now.itl + (time - first if gaps else 0.0))
+            had += request.output
+        self.totals = evolve(now, ended=now.ended + 1, output_tokens=now.output_tokens + had) if had else now
+
+    def lost(self, request: int, time: float, tokens: int, failed: bool) -> None:
+        """Take note that engines have dropped *request* at *time*, of which its client has so many more *tokens*.
+
+        It has *failed*, or goes on elsewhere.  `on_end` will be called for that time, too, unless no engine had it.
+        """
+        _, before, _ = self._lost.get(request, (time, 0, False))
+        self._lost[request] = time, before + tokens, failed
 
 
 @define(eq=False)

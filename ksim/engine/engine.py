@@ -344,6 +344,10 @@ class Engine(ABC):
         """Drop *request*, as its client has gone; return whether this engine had it: one ahead of the clock has not."""
         return False
 
+    def tokens_had(self, request: int) -> int:
+        """How many tokens of *request* its user has from here; 0 of an engine ahead of the clock."""
+        return 0
+
     @abstractmethod
     def last_pass(self, now: float) -> tuple[Batch, float] | None:
         """The batch and the seconds of the last forward pass whose tokens were taken in by *now*; None where there was

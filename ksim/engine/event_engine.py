@@ -14,7 +14,7 @@ from ksim.cost.energy import FREE, Setting
 from ksim.cost.step import Timer
 from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectorWaits
-from ksim.engine.engine import PendingStep, Process, log_abort, tokens_until
+from ksim.engine.engine import ParentRequest, PendingStep, Process, log_abort, tokens_until
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.ranks import (
     DataParallelGroup,
@@ -107,14 +107,18 @@ class Inbox(ConnectorWaits):
 
         Return how many tokens its user has from here, and whether it had begun to be computed.
         """
-        jobs = [job for job in self._done if job.request.id == request]
-        decoded = [job for job in jobs if job.kv_transfer_params is None or not job.kv_transfer_params.do_remote_decode]
-        tokens = sum(tokens_until(self.scheduler.decodes, job, self._logged) for job in decoded)
+        tokens, jobs = self.tokens_had(request), [job for job in self._done if job.request.id == request]
         begun = any(job.state is State.RUNNING or job.preemptions for job in jobs)
         if any(job.state is State.RUNNING for job in jobs):
             self.log.add(Preempted(self.env.now, request, self.number))
         self.abort(request)
         return tokens, begun
+
+    def tokens_had(self, request: int) -> int:
+        decoded = [job for job, told in self._done.items() if job.request.id == request
+                   and not (isinstance(told, ParentRequest) and told.at_once)
+                   and (job.kv_transfer_params is None or not job.kv_transfer_params.do_remote_decode)]
+        return sum(tokens_until(self.scheduler.decodes, job, self._logged) for job in decoded)
 
     def abort(self, request: int) -> bool:
         """Have the next turn drop all sequences of *request*, as vLLM's engine core does; nobody hears of their ends.

@@ -119,6 +119,7 @@ class _Life:
     """The replicas of all pools of a running fleet, and which of them requests may go to."""
 
     cluster: Cluster
+    tally: Tally
     views: Mapping[int, View]
     replicas: Mapping[int, tuple[ScaledPool, Replica]]
     lifecycles: Mapping[str, Lifecycle]
@@ -204,25 +205,30 @@ class _Life:
 
     def _send_again(self, one: _UnderWay) -> None:
         """Have a client send its whole request again."""
-        _, begun = self._cut(one)
+        _, begun = self._cut(one, failed=True)
         whole = evolve(one.whole, migrated=one.request.migrated or begun)
         one.leave()
         self.gateway.come_again(Attempt(whole, one.done, timely=True, retries=one.retries), CUT_OFF, UNAVAILABLE)
 
     def _fail(self, one: _UnderWay) -> None:
-        had = [engine.number for engine in self._engines(one) if engine.abort(one.request.id)]
-        last = had[-1] if had else one.replicas[-1][1].engines[0]
-        self.cluster.log.add(Failed(self.cluster.env.now, one.request.id, last, CUT_OFF))
+        if not self.cluster.drop(one.request.id, self._engines(one), CUT_OFF):
+            last = one.replicas[-1][1].engines[0]
+            self.cluster.log.add(Failed(self.cluster.env.now, one.request.id, last, CUT_OFF))
         one.done()
         one.leave()
 
     def _engines(self, one: _UnderWay) -> list[Any]:
         return [self.views[number].engine for _, each in one.replicas for number in each.engines]
 
-    def _cut(self, one: _UnderWay) -> tuple[int, bool]:
-        """Take a request from its engines; return the tokens that its user has from there, and whether it had begun."""
+    def _cut(self, one: _UnderWay, failed: bool = False) -> tuple[int, bool]:
+        """Take a request from its engines; return the tokens that its user has from there, and whether it had begun.
+
+        If this attempt has *failed*, its client sends another.
+        """
         cuts = [engine.cut_off(one.request.id) for engine in self._engines(one)]
-        return sum(tokens for tokens, _ in cuts), any(begun for _, begun in cuts)
+        tokens = sum(each for each, _ in cuts)
+        self.tally.lost(one.request.id, self.cluster.env.now, tokens, failed)
+        return tokens, any(begun for _, begun in cuts)
 
 
 def _empty(engine: Any) -> None:
@@ -373,7 +379,10 @@ def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, drains: Dra
     scenario, views = running.scenario, {view.number: view for view in cluster.sight.views}
     ends = {name: scenario.lifecycle_of(name) for name in scenario.pools}
     own, replicas = dict[str, ScaledPool](), dict[int, tuple[ScaledPool, Replica]]()
-    life = _Life(cluster, views, replicas, ends, drains.pools)
+    assert cluster.gateway is not None, "requests wait there while no replica is ready"
+    tally: Tally = cluster.gateway.scaler
+    tally.prefill = {number for number, view in views.items() if view.role == "prefill"}
+    life = _Life(cluster, tally, views, replicas, ends, drains.pools)
     fleet = [pool for pool in running.pools if pool.numbers[0] in views]
     for pool in fleet:
         if scenario.changes_size(pool.name):
@@ -386,8 +395,7 @@ def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, drains: Dra
         if (update := ends[name].rolling_update).at is not None:
             running.env.call_at(update.at, partial(made.update, update.max_surge, update.max_unavailable))
     cluster.enter = life.enter
-    assert cluster.gateway is not None, "requests wait there while no replica is ready"
-    make = partial(Scaler, cluster=cluster, tally=cluster.gateway.scaler, views=views,
+    make = partial(Scaler, cluster=cluster, tally=tally, views=views,
                    kinds={pool.name: _kind(pool) for pool in fleet})
     for choice, scaled in _asked(scenario, own):
         running.env.process(make(plugin("autoscaling", choice), scaled).run(lambda: running.over))

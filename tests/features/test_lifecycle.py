@@ -1,9 +1,13 @@
 """How replicas end: grace periods, requests that are cut off, and rolling updates."""
 
+import json
+from math import inf
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ksim.features.autoscaling import AutoscalingFeature
 from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Refused, Rejected, Routed
 from ksim.foundation.errors import ConfigError
 from ksim.results.attribution import mean_phases
@@ -165,6 +169,70 @@ def test_each_request_ends_once_and_keeps_its_tokens(sizes, grace, limit, retrie
     assert result.summary["total_output_tokens"] == sum(got[request] for request in done)
 
 
+def counted(made):
+    """A run, and what was counted at its gateway by the end."""
+    clusters, begin = [], AutoscalingFeature.begin
+
+    def begun(feature, running):
+        clusters.append(running.cluster)
+        begin(feature, running)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AutoscalingFeature, "begin", begun)
+        result = simulate(Scenario.of(made))
+    clusters[0].sight.books.look(inf)
+    return result, clusters[0].gateway.scaler.totals
+
+
+@settings(max_examples=5)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.sampled_from(["0 s", "1 s", "3 s"]), st.integers(0, 3))
+def test_autoscalers_see_the_tokens_that_users_have_got(sizes, grace, limit):
+    steps = [[float(number), size] for number, size in enumerate((*sizes, 1))]
+    result, seen = counted(table(autoscaler={"name": "perfect", "interval": "1 s", "sizes": {"a": steps}},
+                                 termination_grace_period=grace, migration_limit=limit))
+    got = tokens(result)
+    assert (seen.ended, seen.begun, seen.output_tokens) == (len(got), len(got), sum(got.values()))
+    assert seen.gaps == result.summary["completed"] * (OUTPUT - 1)
+    if result.summary["completed"] == COUNT:
+        requests = result.history.requests
+        first, last = requests.first_token - requests.arrival, requests.last_token - requests.first_token
+        assert (seen.ttft, seen.itl) == pytest.approx((first.sum(), last.sum()))
+
+
+def test_autoscalers_see_what_users_had_that_hung_up(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"arrival": 0.1 * number, "prompt": 200, "output": OUTPUT, "aborted": 1 + number % 2 * 60}
+             for number in range(COUNT)]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result, seen = counted({**table(autoscaler={**SIZES, "sizes": {"a": [[0.0, 2]]}}),
+                            "workload": {"replay": {"path": str(trace)}}})
+    got = tokens(result)
+    assert result.summary["completed"] == COUNT / 2 and len({*got.values()}) > 1
+    assert (seen.ended, seen.output_tokens) == (COUNT, sum(got.values()))
+
+
+def split(pool, connector, **ends):
+    """Pools p and d of prefill and decode, of which *pool* loses a replica for a while."""
+    sizes = {name: SIZES["sizes"]["a"] if name == pool else [[0.0, 2]] for name in "pd"}
+    made = table(autoscaler={**SIZES, "sizes": sizes}, rate=8.0, **ends)
+    made["serve"]["kv_transfer_config"] = {"kv_connector": connector}
+    del made["router"]
+    made["workload"]["synthetic"]["prompt"] = {"kind": "fixed", "value": 3000}
+    made["pools"] = {name: {"role": role, "replicas": 2, "max_replicas": 2}
+                     for name, role in (("p", "prefill"), ("d", "decode"))}
+    return made
+
+
+@pytest.mark.parametrize(("pool", "limit"), [("p", 1), ("d", 1), ("d", 0), (None, 0)])
+def test_autoscalers_see_a_split_request_once(pool, limit):
+    result, seen = counted(split(pool, "NixlConnector", termination_grace_period="0 s", migration_limit=limit))
+    got = tokens(result)
+    assert (seen.ended, seen.output_tokens) == (len(got), sum(got.values()))
+    assert seen.gaps == result.summary["completed"] * (OUTPUT - 1)
+    if result.summary["completed"] == COUNT:
+        assert seen.ttft / COUNT == pytest.approx(result.summary["mean_ttft_ms"] / 1e3)
+
+
 @pytest.mark.parametrize(("surge", "missing", "places", "most", "least"), [(1, 0, 3, 3, 2), (0, 1, 2, 2, 1),
                                                                             ("25%", "25%", 3, 3, 2), (1, 0, 2, 2, 2)])
 def test_an_update_replaces_replicas_within_its_bounds(surge, missing, places, most, least):
@@ -198,15 +266,9 @@ def test_what_cannot_end_is_refused(change, says):
 @pytest.mark.parametrize("connector", ["NixlConnector", "MooncakeConnector"])
 @pytest.mark.parametrize("limit", [0, 1])
 def test_split_requests_migrate_whole_and_are_sent_again_whole(pool, connector, limit):
-    sizes = {name: SIZES["sizes"]["a"] if name == pool else [[0.0, 2]] for name in "pd"}
-    split = table(termination_grace_period="0 s", migration_limit=limit, autoscaler={**SIZES, "sizes": sizes}, rate=8.0)
-    split["workload"]["retries"] = {"max_retries": 1}
-    split["serve"]["kv_transfer_config"] = {"kv_connector": connector}
-    del split["router"]
-    split["workload"]["synthetic"]["prompt"] = {"kind": "fixed", "value": 3000}
-    split["pools"] = {name: {"role": role, "replicas": 2, "max_replicas": 2}
-                      for name, role in (("p", "prefill"), ("d", "decode"))}
-    result = simulate(Scenario.of(split))
+    made = split(pool, connector, termination_grace_period="0 s", migration_limit=limit)
+    made["workload"]["retries"] = {"max_retries": 1}
+    result = simulate(Scenario.of(made))
     again = {one.request_id for one in result.log.of(Refused)}
     assert all(got == OUTPUT or (request in again and got > OUTPUT) for request, got in tokens(result).items())
     assert result.summary["completed"] == COUNT and not (limit and again)
