@@ -136,7 +136,7 @@ class _Life:
         for number in replica.engines:
             engines[number] = evolve(engines[number], life=tuple(replica.life))
             if replica.state == READY and len(replica.life) > 1:
-                _empty(self.views[number].engine)
+                self.views[number].engine.scheduler.cache.clear()
         self.cluster.offer([view for number, view in self.views.items() if self._ready(number)])
         if replica.state in (GONE, WARM):
             self._gone(replica)
@@ -229,19 +229,6 @@ class _Life:
         tokens = sum(each for each, _ in cuts)
         self.tally.lost(one.request.id, self.cluster.env.now, tokens, failed)
         return tokens, any(begun for _, begun in cuts)
-
-
-def _empty(engine: Any) -> None:
-    """Take away what the cache of *engine*, which has no requests, has kept: a process that starts has none."""
-    cache = engine.scheduler.cache
-    if hasattr(cache, "make_room"):
-        cache.make_room(cache.capacity * cache.block_tokens)
-        return
-    everything = Request(-1, 0.0, cache.capacity * cache.block_tokens, 1)
-    table = cache.block_table(everything)
-    cache.attach_prefix(table, cache.find_prefix(table, 1))
-    cache.allocate(table, everything.prompt)
-    cache.free(table, everything.prompt)
 
 
 def _first_nodes(fleet: Sequence[EnginePool]) -> dict[int, int]:

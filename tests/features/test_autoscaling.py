@@ -111,11 +111,13 @@ def test_an_autoscaler_that_changes_nothing_leaves_the_run_as_it_is():
         {key: plain.summary[key] for key in keys if isinstance(plain.summary[key], float)}, rel=1e-9)
 
 
-@pytest.mark.parametrize(("engine", "serve"), [
-    ("vllm-0.33", {"max_model_len": 4096}), ("vllm-0.33", {"max_model_len": 4096, "eviction": "lfu"}),
-    ("sglang-0.5.23", {"sglang": {"context_length": 4096}})])
-def test_a_replica_that_starts_has_an_empty_cache(engine, serve):
-    load = {**table((1, 1, 0, 0, 1), replicas=1, places=1, count=40), "engine": engine, "serve": serve}
+@pytest.mark.parametrize(("model", "engine", "serve"), [
+    ("llama-3.2-1b", "vllm-0.33", {"max_model_len": 4096}),
+    ("llama-3.2-1b", "vllm-0.33", {"max_model_len": 4096, "eviction": "lfu"}),
+    ("gemma-3-1b", "vllm-0.33", {"max_model_len": 4096}),
+    ("llama-3.2-1b", "sglang-0.5.23", {"sglang": {"context_length": 4096}})])
+def test_a_replica_that_starts_has_an_empty_cache(model, engine, serve):
+    load = {**table((1, 1, 0, 0, 1), replicas=1, places=1, count=40), "model": model, "engine": engine, "serve": serve}
     load["workload"]["synthetic"]["sessions"] = {"turns": {"kind": "fixed", "value": 4},
                                                  "think": {"kind": "fixed", "value": "20 s"}}
     kept = {**load, "autoscaler": {"name": f"{__name__}:Steps", "sizes": [1]}}

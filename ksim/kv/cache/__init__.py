@@ -192,6 +192,10 @@ class Cache(Protocol):
         """Forget what is in the blocks of *table* from *place* on: no request may find it any more."""
         ...
 
+    def clear(self) -> None:
+        """Forget all that no request uses, as the cache of a process that starts has nothing."""
+        ...
+
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need neither `allocate` nor `publish`.
 

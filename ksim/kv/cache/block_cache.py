@@ -427,6 +427,12 @@ class BlockCache:
         for block in reversed(table.blocks[place:]):
             self.tree.evict(block)
 
+    def clear(self) -> None:
+        """Forget all that no request uses: have all free blocks taken once, and given back."""
+        table = BlockTable()
+        self.allocate(table, self.pool.free * self.block_tokens)
+        self.free(table)
+
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need no block and fill none."""
         steps = len(table.blocks) * self.block_tokens - tokens

@@ -365,6 +365,12 @@ class HybridCache:
         return any(one.found.get(place) is not None and one.found[place] is two.found.get(place)
                    for one, two in zip(table.groups, other.groups, strict=True))
 
+    def clear(self) -> None:
+        """Forget all that no request uses: have all free blocks taken once, and given back."""
+        blocks = self.pool.free
+        self.pool.take(blocks)
+        self.pool.release_unhashed(blocks)
+
     def invalidate(self, table: BlockTable, place: int) -> None:
         """Forget what is in the blocks of *table* from *place* on."""
         assert isinstance(table, HybridTable)

@@ -170,6 +170,10 @@ class RadixCache:
         self._cached -= pages
         self._queue_leaf(self.tree.remove(leaf))
 
+    def clear(self) -> None:
+        """Forget all that no request uses."""
+        self.make_room(self.capacity * self.block_tokens)
+
     def grow(self, table: BlockTable, tokens: int) -> None:
         """Give *table* room for *tokens* tokens in all, from empty pages."""
         missing = self.blocks(tokens) - self.blocks(table.num_slots)

@@ -193,6 +193,11 @@ class SglangCache:
     def invalidate(self, table: BlockTable, place: int) -> None:
         """Do nothing: tokens that were loaded are published when the load has ended well."""
 
+    def clear(self) -> None:
+        """Forget all that no request uses."""
+        while len(self._leaves):
+            self._evict()
+
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need no slot."""
         return table.num_slots - tokens

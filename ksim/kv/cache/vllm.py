@@ -331,6 +331,13 @@ class VllmCache:
         self._insert(table, table.published)
         self.tree.lose(table, place * self.block_tokens)
 
+    def clear(self) -> None:
+        """Forget all that no request uses: have all free blocks taken once, and given back."""
+        table = BlockTable()
+        self.attach_prefix(table, PrefixHit(0))
+        self.allocate(table, self.pool.free * self.block_tokens)
+        self.free(table)
+
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need no block and fill none."""
         steps = table.num_slots - tokens

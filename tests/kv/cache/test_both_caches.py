@@ -104,6 +104,20 @@ def test_aborts_leave_nothing_behind(name, workload):
     assert (engine.cache.pool.used, engine.cache.pool.free) == (0, engine.cache.capacity)
 
 
+@pytest.mark.parametrize("name", EVERY)
+@given(workload=workloads(pipelines=True))
+@examples(20)
+def test_a_cache_that_is_cleared_knows_what_running_requests_hold_and_no_more(name, workload):
+    for engine in play(workload, name, Fcfs()):
+        held = engine.cache.pool.used
+        engine.cache.clear()
+        check_slots(engine)
+        assert engine.cache.pool.used == held
+    for job in engine.jobs:
+        assert engine.cache.find_prefix(job.block_table, 1 << 20).tokens == 0
+    assert (engine.cache.pool.used, engine.cache.pool.free) == (0, engine.cache.capacity)
+
+
 def seen(engine: Loop) -> dict[str, Any]:
     return {
         "entries": [(entry.job.number, entry.tokens, entry.start, entry.samples, entry.admitted)
