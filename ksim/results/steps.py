@@ -65,6 +65,11 @@ def product(one: Floats, other: Floats | Ints) -> float:
     return float((one * other).sum())
 
 
+def per_second(times: Floats, bins: int, end: float, begin: float = 0.0) -> Floats:
+    """How many of *times*, in seconds, there are a second, in so many equal times from *begin* to *end*."""
+    return np.histogram(times, bins, (begin, end))[0] * bins / (end - begin)
+
+
 def ratio(part: float, whole: float) -> float | None:
     """*part* / *whole*, or None if the whole is 0."""
     return float(part / whole) if whole else None

@@ -14,7 +14,7 @@ from ksim.results import series
 from ksim.results.history import History, is_scaled
 from ksim.results.kernels import KernelUsage, families
 from ksim.results.numbers import LATENCIES, LatencyTargets, Summary
-from ksim.results.steps import Bools, Floats, sums
+from ksim.results.steps import Bools, Floats, per_second, sums
 from ksim.views.charts import (
     BLUE,
     FAINT,
@@ -222,8 +222,8 @@ class Moments:
                 for name, places in pools.items()}
         return cls(
             end=end, requests={name: each.means(edges) for name, each in load.items()},
-            rates={name: np.histogram(times, _REQUEST_BINS, (0, end))[0] * _REQUEST_BINS / end
-                   for name, times in rates.items()}, tokens=counts / edges[1],
+            rates={name: per_second(times, _REQUEST_BINS, end) for name, times in rates.items()},
+            tokens=counts / edges[1],
             kv={name: series.kv_usage(history, places).means(edges) for name, places in pools.items()},
             watts={name: series.power(history, places).means(edges) / gpus[name] for name, places in pools.items()},
             note=note, cache=f"{who} {percent(usage, 1, UP)}" if who else "",

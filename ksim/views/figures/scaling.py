@@ -13,7 +13,7 @@ from ksim.results.metrics import good
 from ksim.results.numbers import LatencyTargets
 from ksim.results.scaling import FleetSizes, windows
 from ksim.results.series import Series, power
-from ksim.results.steps import Bools, Floats
+from ksim.results.steps import Bools, Floats, per_second
 from ksim.views.charts import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, PURPLE, RED, Axis, Panel, Polyline
 from ksim.views.figures import Picture
 from ksim.views.figures.kernels import SECONDS
@@ -70,8 +70,7 @@ def prices(summary: Mapping[str, Any]) -> dict[str, float]:
 def by_arrival(arrival: Floats, ended: Bools, kept: Bools | None, end: float, bins: int = _REQUEST_BINS,
                ) -> tuple[Floats, Floats | None]:
     """Requests that came per second, in equal times up to *end*, and the share of *kept* ones of those that *ended*."""
-    edges = np.linspace(0, end, bins + 1)
-    rates = np.histogram(arrival, edges)[0] / edges[1]
+    rates, edges = per_second(arrival, bins, end), np.linspace(0, end, bins + 1)
     if kept is None:
         return rates, None
     came, met = (np.histogram(arrival[which], edges)[0] for which in (ended, ended & kept))
@@ -162,8 +161,8 @@ def autoscalers_chart(title: str, arrivals: Sequence[float] | Floats, runs: Sequ
     """
     times = np.asarray(arrivals, dtype=np.float64)
     end = float(times.max(initial=0.0)) or 1.0
-    edges = np.linspace(0.0, end, max(10, min(150, len(times) // 20)) + 1)
-    rates = np.histogram(times, edges)[0] / np.diff(edges)
+    rates = per_second(times, max(10, min(150, len(times) // 20)), end)
+    edges = np.linspace(0.0, end, len(rates) + 1)
     axis = Axis("seconds", 0, end)
     load = Polyline(edges, np.append(rates, rates[-1]), "", GREY, width=1.3, steps=True, area=0.25)
     panels = [Panel("Requests per second", axis, Axis("", 0), [load])]

@@ -14,7 +14,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.foundation.units import measured
-from ksim.results.steps import Floats
+from ksim.results.steps import Floats, per_second
 from ksim.views.charts import (
     BLUE,
     FAINT,
@@ -410,8 +410,8 @@ def _rate(times: Floats) -> Panel:
         return Panel(title, Axis(axis), Axis(), [Text("all at once", 0.5, 0.5, of="panel", align="center")],
                      wide=True)
     end = float(times[0]) + reach(times - times[0], room=1.1)
-    edges = np.linspace(times[0], end, max(10, min(150, len(times) // 4)) + 1)
-    rates = np.histogram(times, edges)[0] / np.diff(edges)
+    rates = per_second(times, max(10, min(150, len(times) // 4)), end, times[0])
+    edges = np.linspace(times[0], end, len(rates) + 1)
     shown = times[times <= end]
     mean = (len(shown) - 1) / (float(shown[-1] - shown[0]) or span)
     late = len(times) - len(shown)

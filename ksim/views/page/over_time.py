@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ksim.results.series import Series
-from ksim.results.steps import Bools, Floats, sums
+from ksim.results.steps import Bools, Floats, per_second, sums
 from ksim.views.figures.run import Moments
 from ksim.views.figures.scaling import ScaledMoments, by_arrival, prices
 from ksim.views.page.reading import SavedRun
@@ -30,7 +30,7 @@ def saved_moments(run: SavedRun, points: int = _POINTS, bins: int = _REQUEST_BIN
         kv[name] = _kept(run, which).means(edges) / max(blocks, 1.0)
         watts[name] = (_static(run, name, edges) + _dynamic(run, which).means(edges)) / max(gpus, 1)
     return Moments(end, {name: _between(*ends).means(edges) for name, ends in load.items()},
-                   {name: np.histogram(times, bins, (0, end))[0] * bins / end for name, times in rates.items()},
+                   {name: per_second(times, bins, end) for name, times in rates.items()},
                    _tokens(run, edges), kv, watts)
 
 
