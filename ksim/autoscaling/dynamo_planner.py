@@ -10,7 +10,7 @@ from attrs.validators import and_, ge, gt, in_, le, optional
 from ksim.autoscaling import Decision, EngineLimits, Load, Observation, PoolView
 from ksim.autoscaling.dynamo_engine import EngineModel, LearntPasses, PassModel, Target
 from ksim.autoscaling.dynamo_loops import Counts, Loops, LoopSettings, RoleState, Thresholds, Traffic
-from ksim.autoscaling.forecasts import FORECASTS, Forecast, ForecastSettings
+from ksim.autoscaling.forecasts import FORECASTS, Forecast, ForecastSettings, PredictorOptions
 from ksim.autoscaling.gpu_budget import GpuBudget
 from ksim.foundation.errors import ConfigError
 
@@ -168,7 +168,7 @@ def _seconds(milliseconds: float) -> float:
 
 
 @define
-class DynamoPlanner:
+class DynamoPlanner(PredictorOptions):
     """The slow loop forecasts requests and their lengths; an engine's rate within `ttft_ms` and `itl_ms` gives the
     replicas.  The fast loop moves a role by one, by estimates of the same latencies or by thresholds.
 
@@ -183,12 +183,6 @@ class DynamoPlanner:
     optimization_target: str = field(default="throughput", validator=in_(("sla", "throughput", "latency", "load")))
     ttft_ms: float = field(default=500.0, validator=gt(0))
     itl_ms: float = field(default=50.0, validator=gt(0))
-    load_predictor: str = field(default="arima", validator=in_(tuple(FORECASTS)))
-    load_predictor_log1p: bool = False
-    prophet_window_size: int = field(default=50, validator=gt(0))
-    kalman_q_level: float = field(default=1.0, validator=ge(0))
-    kalman_q_trend: float = field(default=0.1, validator=ge(0))
-    kalman_r: float = field(default=10.0, validator=ge(0))
     kalman_min_points: int = field(default=5, validator=gt(0))
     throughput_adjustment_interval_seconds: int = field(default=180, validator=gt(0))
     load_adjustment_interval_seconds: int = field(default=5, validator=gt(0))
@@ -281,9 +275,7 @@ class DynamoPlanner:
             sizes.pop("prefill", None)
         loops = Loops(self.roles, self.settings(), self.budget(costs),
                       engines if self.optimization_target == "sla" else {}, sizes, self.mode == "agg")
-        forecasts = ForecastSettings(self.load_predictor_log1p, self.kalman_q_level, self.kalman_q_trend, self.kalman_r,
-                                     self.kalman_min_points, self.prophet_window_size,
-                                     self.throughput_adjustment_interval_seconds)
+        forecasts = self.forecast_settings(self.throughput_adjustment_interval_seconds, self.kalman_min_points)
         name = self.load_predictor if self.enable_throughput_scaling else "constant"
         return Pipeline(loops, _Lookout(forecasts, name), self.load_adjustment_interval_seconds)
 

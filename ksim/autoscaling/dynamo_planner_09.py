@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from attrs import define, field, frozen
-from attrs.validators import ge, gt, in_, min_len
+from attrs.validators import ge, gt, min_len
 
 from ksim.autoscaling import Decision, Observation
-from ksim.autoscaling.forecasts import FORECASTS, Forecast, ForecastSettings, library
+from ksim.autoscaling.forecasts import FORECASTS, Forecast, PredictorOptions, library
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 
@@ -117,7 +117,7 @@ def _profile(value: Any) -> Any:
 
 
 @define
-class DynamoPlanner09:
+class DynamoPlanner09(PredictorOptions):
     """Every interval, prefill for the tokens of prompts that are expected, decode for those of answers, at the rates of
     a profile; what is seen of latencies corrects them.
 
@@ -134,12 +134,6 @@ class DynamoPlanner09:
     decode_engine_num_gpu: int = field(default=1, validator=gt(0))
     ttft: float = field(default=500.0, validator=gt(0))
     itl: float = field(default=50.0, validator=gt(0))
-    load_predictor: str = field(default="arima", validator=in_(tuple(FORECASTS)))
-    load_predictor_log1p: bool = False
-    prophet_window_size: int = field(default=50, validator=gt(0))
-    kalman_q_level: float = field(default=1.0, validator=ge(0))
-    kalman_q_trend: float = field(default=0.1, validator=ge(0))
-    kalman_r: float = field(default=10.0, validator=ge(0))
     no_correction: bool = False
     #: The factors of prefill and decode, and the requests, prompts and answers that were expected last.
     factors: tuple[float, float] = field(default=(1.0, 1.0), init=False)
@@ -154,8 +148,7 @@ class DynamoPlanner09:
             raise ValueError("profile: expected the tables prefill and decode")
         self._prefill = _read(PrefillProfile, self.profile["prefill"], "profile.prefill")
         self._decode = _read(DecodeProfile, self.profile["decode"], "profile.decode")
-        settings = ForecastSettings(self.load_predictor_log1p, self.kalman_q_level, self.kalman_q_trend, self.kalman_r,
-                                    window=self.prophet_window_size, step=self.adjustment_interval, old=True)
+        settings = self.forecast_settings(self.adjustment_interval, old=True)
         self._forecasts = [FORECASTS[self.load_predictor](settings) for _ in range(3)]
 
     @property

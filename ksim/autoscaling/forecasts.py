@@ -11,6 +11,7 @@ from math import expm1, isnan, log1p
 from typing import Any, Protocol
 
 from attrs import define, field, frozen
+from attrs.validators import ge, gt, in_
 
 from ksim.foundation.errors import MissingExtra
 
@@ -234,3 +235,20 @@ def library(name: str, extra: str = "forecast", what: str = "") -> Any:
 #: Forecasts by the names that Dynamo has for them.
 FORECASTS: dict[str, Callable[[ForecastSettings], Forecast]] = {
     "constant": Constant, "arima": Arima, "kalman": Kalman, "prophet": Prophet}
+
+
+@define(kw_only=True)
+class PredictorOptions:
+    """The options of both planners that are about their predictor, called as there."""
+
+    load_predictor: str = field(default="arima", validator=in_(tuple(FORECASTS)))
+    load_predictor_log1p: bool = False
+    prophet_window_size: int = field(default=50, validator=gt(0))
+    kalman_q_level: float = field(default=1.0, validator=ge(0))
+    kalman_q_trend: float = field(default=0.1, validator=ge(0))
+    kalman_r: float = field(default=10.0, validator=ge(0))
+
+    def forecast_settings(self, step: float, min_points: int = _LEAST, old: bool = False) -> ForecastSettings:
+        """The settings of forecasts of a value each *step* seconds."""
+        return ForecastSettings(self.load_predictor_log1p, self.kalman_q_level, self.kalman_q_trend, self.kalman_r,
+                                min_points, window=self.prophet_window_size, step=step, old=old)
