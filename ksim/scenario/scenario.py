@@ -47,19 +47,30 @@ def misplaced(error: UnknownKey, top: type) -> UnknownKey:
 
 
 def put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted *key* of *table*, in tables that are made where they are missing.
+    """Set a dotted *key* of *table*, in tables that are made where they are missing; a place in a list is its number.
 
-    Raises ConfigError where a value is in the way.
+    Raises ConfigError where a value is in the way, and for a place that a list does not have.
     """
     *parents, last = key.split(".")
+    holder: Any = table
     for parent in parents:
-        inner = table.setdefault(parent, {})
+        place = _place(holder, parent, key)
+        inner = holder.setdefault(place, {}) if isinstance(holder, dict) else holder[place]
         if isinstance(inner, str):  # a plug-in by its bare name, which now gets options
-            inner = table[parent] = {"name": inner}
-        if not isinstance(inner, dict):
+            inner = holder[place] = {"name": inner}
+        if not isinstance(inner, dict | list):
             raise ConfigError(key, f"{parent} is a value, not a table")
-        table = inner
-    table[last] = value
+        holder = inner
+    holder[_place(holder, last, key)] = value
+
+
+def _place(holder: dict[str, Any] | list[Any], part: str, key: str) -> Any:
+    """What *part* of *key* is in *holder*: a name, or a place in a list; raises ConfigError for one that it lacks."""
+    if isinstance(holder, dict):
+        return part
+    if not part.isdecimal() or int(part) >= len(holder):
+        raise ConfigError(key, f"{part} is no place in a list of {len(holder)}; the first is 0")
+    return int(part)
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

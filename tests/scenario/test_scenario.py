@@ -43,6 +43,17 @@ def test_values_can_be_set_by_dotted_keys():
     assert (scenario.oracle.name, scenario.oracle.options) == ("roofline", {"compute": 0.7})
 
 
+def test_a_part_of_a_key_may_be_a_place_in_a_list():
+    listed = Scenario.of({**TABLE, "oracle": {"name": "mine", "parts": [{"share": 0.5}, {"share": 0.25}, 3]}})
+    changed = listed.with_values({"oracle.parts.1.share": 0.75, "oracle.parts.2": 4})
+    assert changed.oracle.options["parts"] == [{"share": 0.5}, {"share": 0.75}, 4]
+    assert listed.oracle.options["parts"] == [{"share": 0.5}, {"share": 0.25}, 3]
+    for key, says in (("oracle.parts.3", "3 is no place in a list of 3; the first is 0"),
+                      ("oracle.parts.share.0", "share is no place in a list"), ("oracle.parts.2.x", "2 is a value")):
+        with pytest.raises(ConfigError, match=says):
+            listed.with_values({key: 1})
+
+
 @pytest.mark.parametrize(("text", "value"), [
     ("serve.max_num_seqs=64", 64), ("gpu=h100", "h100"), ("serve.async_scheduling=false", False),
     ("serve.gpu_memory_utilization=0.8", 0.8), ("host='default'", "default"),
