@@ -17,6 +17,7 @@ import ksim
 from benchmarks import accuracy
 from benchmarks import commands as made
 from ksim.cli import app
+from ksim.foundation import catalog
 from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.errors import DISTRIBUTION
 from ksim.foundation.keys import keys
@@ -54,8 +55,11 @@ def _read(command, line):
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     context = command.make_context("ksim", words)
-    for text in [*(context.params.get("settings") or []), *(context.params.get("over") or [])]:
+    over = context.params.get("over") or []
+    for text in [*(context.params.get("settings") or []), *(over if command.name != "autoscalers" else [])]:
         _find(text.partition("=")[0].split("."))
+    for text in over if command.name == "autoscalers" else []:
+        assert text.partition(".")[0] in catalog.names("autoscaling"), f"no autoscaler for {text}"
 
 
 def _find(path, cls=Scenario):

@@ -238,6 +238,9 @@ Autoscalers = Annotated[str | None, typer.Option("--autoscalers", metavar="NAME,
                         " alone", help="autoscalers to compare with the scenario's own, such as wva,hpa.yaml or"
                         " package.module:Class; each scales the pools that the scenario's does. A path is that of a"
                         " manifest with a HorizontalPodAutoscaler or a ScaledObject")]
+AutoscalerSettings = Annotated[list[str] | None, typer.Option("--over", metavar="NAME.KEY=VALUE,VALUE", help="an option"
+                               " of an autoscaler and the values to try, such as wva.scaleUpThreshold=0.7,0.8; may be"
+                               " repeated, for every combination")]
 Attainment = Annotated[float, typer.Option("--attainment", metavar="SHARE", help="share of the requests that have to be"
                                            " within slo")]
 Slots = Annotated[int, typer.Option("--slots", min=1, help="parts of the load in each of which the perfect autoscaler"
@@ -245,23 +248,27 @@ Slots = Annotated[int, typer.Option("--slots", min=1, help="parts of the load in
 Lowerings = Annotated[int, typer.Option("--trials", min=0, help="runs at most in which sizes of the perfect one are"
                                         " lowered, once some are found")]
 AutoscalersOutput = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="where"
-                              " autoscalers.csv, autoscalers.png and perfect.toml are written")]
+                              " autoscalers.csv, autoscalers.png and perfect.toml are written, and with --over"
+                              " best.toml")]
 
 
 def autoscalers(
-    scenario: ScenarioFile, names: Autoscalers = None, attainment: Attainment = 0.99, slots: Slots = 48,
-    trials: Lowerings = 48, output: AutoscalersOutput = None, json_file: JsonFile = None, wide: Wide = False,
-    jobs: Jobs = None, settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
+    scenario: ScenarioFile, names: Autoscalers = None, over: AutoscalerSettings = None, attainment: Attainment = 0.99,
+    slots: Slots = 48, trials: Lowerings = 48, output: AutoscalersOutput = None, json_file: JsonFile = None,
+    wide: Wide = False, jobs: Jobs = None, settings: Settings = None, pool: Pools = None, seed: Seed = None,
+    force: Force = False,
 ) -> None:
     """Compare autoscalers under the same requests: what each costs beside the perfect one, and the SLO it keeps."""
     from ksim.scenario.scenario import Scenario
     from ksim.study.autoscalers import AutoscalersPlan
+    from ksim.study.grid import parse
     from ksim.study.routers import listed
     from ksim.study.workers import Where
     from ksim.views.run_directory import claimed
 
     chosen = [_autoscaler(text) for text in listed(names, "--autoscalers")] if names is not None else []
-    plan = AutoscalersPlan(changed(Scenario.read(scenario), settings, seed, pool), chosen, attainment, slots, trials)
+    plan = AutoscalersPlan(changed(Scenario.read(scenario), settings, seed, pool), chosen, attainment, slots, trials,
+                           [*map(parse, over or ())])
     with nullcontext() if output is None else claimed(output, _AUTOSCALERS_MARKS, force):
         with Progress(plan.most_runs, quiet=False, what="runs", every=1) as progress:
             found = plan.compare(f"Autoscalers compared: {scenario.stem}", Where(jobs), progress.advance)
@@ -289,12 +296,16 @@ _AUTOSCALERS_MARKS = ("autoscalers.csv", "perfect.toml")
 
 
 def _write_autoscalers(found: "AutoscalerComparison", output: Path) -> None:
-    """Write the numbers, the figure, and the scenario of the perfect autoscaler."""
+    """Write the numbers, the figure, and the scenarios of the perfect autoscaler and of the best settings."""
     from ksim.views.run_directory import replacing
 
     with replacing(output, _AUTOSCALERS_MARKS) as new:
-        _write_csv(new / "autoscalers.csv", [{key: value for key, value in record.items() if key != "sizes"}
-                                             for record in found.records()])
+        _write_csv(new / "autoscalers.csv", [
+            {key: value for key, value in (record | record.get("settings", {})).items()
+             if key not in ("sizes", "settings")} for record in found.records()])
         found.plot().save(new / "autoscalers.png")
         (new / "perfect.toml").write_text(found.perfect.scenario.to_toml(), encoding="utf-8")
-    say(f"written to {output}; `ksim run {output / 'perfect.toml'}` shows the perfect one")
+        if found.varied and found.best is not None:
+            (new / "best.toml").write_text(found.best.scenario.to_toml(), encoding="utf-8")
+    best = f", and {output / 'best.toml'} the best settings" if found.varied and found.best is not None else ""
+    say(f"written to {output}; `ksim run {output / 'perfect.toml'}` shows the perfect one{best}")

@@ -39,7 +39,7 @@ SLOW = [
     "tune s.toml --minimize median_e2el_ms --space serve.max_num_seqs=1,2,4 --trials 3 --jobs 1 --set oracle=roofline",
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",
     "autoscalers s.toml --set slo.ttft=1s --set autoscaler.name=perfect --set autoscaler.sizes={a=[[0.0,1]]}"
-    " --set pools.a.role=both --set oracle=roofline --slots 1 --trials 0 --jobs 1",
+    " --set pools.a.role=both --set oracle=roofline --over perfect.interval=1s,2s --slots 1 --trials 0 --jobs 1",
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",
     "gpu calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
     "validate schedule schedules", "validate autoscalers decisions", "validate startup startup.csv",

@@ -5,6 +5,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,60 @@ def test_the_table_and_the_figure_show_all(found):
     assert "regret, $" in found.shown.names and "keep" in found.notes[0]
     assert found.records()[0]["sizes"]["a"][0][0] == 0.0
     assert len(found.plot().panels) == 2
+
+
+HPA = {"name": "hpa", "maxReplicas": 3, "metrics": [{"type": "Pods", "pods": {
+    "metric": {"name": "vllm:num_requests_running"}, "target": {"type": "AverageValue", "averageValue": 8}}}]}
+TARGET = "hpa.metrics.0.pods.target.averageValue"
+
+
+def tried(over, *others):
+    return autoscalers(Scenario.of(table()), others, attainment=0.95, slots=1, trials=0, jobs=1, over=over)
+
+
+@pytest.fixture(scope="module")
+def varied():
+    return tried([f"{TARGET}=2,8", "hpa.minReplicas=1,2,4"], HPA)
+
+
+def test_each_combination_of_settings_is_an_autoscaler(varied):
+    names = {f"hpa:averageValue={target}:minReplicas={least}" for target in (2, 8) for least in (1, 2)}
+    assert names < {run.name for run in varied.runs}
+    for run in varied.runs:
+        choice = run.scenario.autoscaler_of("a")
+        if run.name in names:
+            set_to = choice.options["metrics"][0]["pods"]["target"]["averageValue"], choice.options["minReplicas"]
+            assert run.settings == {TARGET: set_to[0], "hpa.minReplicas": set_to[1]}
+    assert HPA["metrics"][0]["pods"]["target"]["averageValue"] == 8 and "minReplicas" not in HPA
+    assert [record["settings"] for record in varied.records()] == [run.settings for run in varied.runs]
+
+
+def test_the_best_settings_are_told_and_those_that_cannot_be(varied):
+    assert varied.best is min(filter(varied.keeps, varied.runs[1:]), key=lambda run: run.kept.cost)
+    assert varied.notes[-1].startswith(f"{varied.best.name} is the cheapest that keeps the SLO, of 5 autoscalers: $")
+    left = [note for note in varied.notes if "is left out" in note]
+    assert len(left) == 2 and "minReplicas" in left[0] and len(varied.runs) == 6
+    none = evolve(varied, share=1.01)
+    assert none.best is None and "none of 5 autoscalers keeps the SLO; " in none.notes[-1]
+
+
+def test_settings_cost_what_they_cost_alone(varied):
+    alone = tried((), {**HPA, "minReplicas": 2})
+    costs = [next(run.kept.cost for run in found.runs if run.name == name)
+             for found, name in ((varied, "hpa:averageValue=8:minReplicas=2"), (alone, "hpa"))]
+    assert costs[0] == costs[1] and not alone.varied and "settings" not in alone.records()[0]
+
+
+@pytest.mark.parametrize(("over", "says"), [
+    (["wva.scaleUpThreshold=0.8,0.9"], "wva.scaleUpThreshold begins with the name of no autoscaler.*: perfect, hpa"),
+    (["hpa.minReplicas=1:3"], "expected values with commas between, not the range 1:3"),
+    (["hpa.minReplica=1,2"], "hpa: minReplica: unknown key"),
+    (["hpa.metrics.1.pods=1,2"], "hpa.metrics.1.pods: 1 is no place in a list of 1"),
+    (["hpa.minReplicas=1,2", "hpa.minReplicas=3"], "comes twice"),
+    ({"hpa.minReplicas": list(range(300))}, "makes 301 autoscalers, .* at most 256 are compared")])
+def test_settings_that_cannot_be_tried_are_refused(over, says):
+    with pytest.raises(ConfigError, match=says):
+        tried(over, HPA)
 
 
 def test_it_is_no_dearer_than_one_that_no_trial_would_find():
