@@ -77,7 +77,7 @@ class Foreseen:
 
     def until(self, moment: float, now: float) -> int:
         """About how many of them begin by *moment*, if the next does *now*."""
-        return self.left if moment == inf else min(self.left, int((moment - now) / self.seconds) + 2)
+        return self.left if moment == inf else min(self.left, int((moment - now) / self.seconds) + 1)
 
 
 #: When a batch is scheduled and prepared, when GPUs begin and end it, and how their clock scaled it.

@@ -7,6 +7,7 @@ of an earlier time is missing.  A `Recorder` takes the engine's steps to the log
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
+from itertools import chain
 from math import ceil, inf
 from typing import Any, NamedTuple
 
@@ -105,7 +106,8 @@ class Recorder:
         count = len(self._completed)
         if not count:
             return
-        scheduled, prepared, start, end, waiting, running, blocks = np.array(self._launched[:count]).T
+        numbers = np.fromiter(chain.from_iterable(self._launched[:count]), np.float64, 7 * count)
+        scheduled, prepared, start, end, waiting, running, blocks = numbers.reshape(-1, 7).T
         taken, time = np.array(self._completed).T
         batches, costs = self._known(count)
         self._logged = StepBlock(
