@@ -123,7 +123,8 @@ class Scaler:
 
     def __attrs_post_init__(self) -> None:
         for view in self.views.values() if self._asks else ():
-            view.engine.observer.admissions.append(self._admissions)
+            if view.role != "decode":  # which finds the KV that it is sent cached
+                view.engine.observer.admissions.append(self._admissions)
 
     def run(self, over: Callable[[], bool]) -> Any:
         """The process that asks; it raises ConfigError where requests would wait for ever."""

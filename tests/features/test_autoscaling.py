@@ -173,6 +173,17 @@ def test_hits_are_seen_of_requests_that_a_streamed_run_has_forgotten(tmp_path, m
     assert streamed == kept and all(0.5 < rate < 1.0 for rate in kept[1:])
 
 
+def test_kv_that_a_decode_engine_is_sent_is_no_hit():
+    Steps.seen.clear()
+    made = table((1,), rate=20.0, count=60, autoscaler={"name": f"{__name__}:Curious", "sizes": [1]})
+    made["pools"] = {name: {"role": role, "replicas": 1, "max_replicas": 2}
+                     for name, role in (("a", "prefill"), ("b", "decode"))}
+    del made["router"]
+    simulate(Scenario.of(made))
+    rates = [pool.hit_rate for seen in Steps.seen for pool in seen.pools.values()]
+    assert 0.0 in rates and {*rates} <= {0.0, None}
+
+
 def test_an_idle_engine_reports_nothing_and_nobody_else_pays_for_it():
     Steps.seen.clear()
     served((1,), count=1, rate=1.0, autoscaler={"name": f"{__name__}:Curious", "sizes": [1]})
