@@ -190,7 +190,8 @@ class Cluster(Clients):
     What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
     may be split among engines of roles prefill and decode; their KV moves over `transfer_network`.
     A `gateway` may hold requests back before the router, or refuse them.  `enter` is told of each request, which
-    engines get it, and what to call at its end, and returns what is called then.
+    engines get it, and what to call at its end, and returns what is called then; `leave` is told of each, by its
+    number, whose client has gone before.
     """
 
     env: Horizon
@@ -207,6 +208,7 @@ class Cluster(Clients):
     gateway: "Gateway | None" = None
     enter: Callable[[Request, Iterable[int], Callable[[], object]], Callable[[], object]] | None = field(
         default=None, init=False)
+    leave: Callable[[int], object] | None = field(default=None, init=False)
     _slots: simpy.Resource | None = field(init=False)
     sight: EngineViews = field(init=False)
     _prefilling: list[View] = field(init=False)
@@ -248,6 +250,8 @@ class Cluster(Clients):
         engines = [engine for engine in self.engines if isinstance(engine, Engine)]
         if (self.gateway is not None and self.gateway.abort(request)) or self.drop(request, engines, GONE):
             done()
+            if self.leave is not None:
+                self.leave(request)
 
     def drop(self, request: int, engines: Sequence[Engine], reason: str) -> bool:
         """Have *engines* drop *request*, by its number, which fails for this *reason*; return whether any had it."""

@@ -175,6 +175,12 @@ class _Life:
 
         return leave
 
+    def leave(self, request: int) -> None:
+        """Forget *request*, by its number, whose client has gone, wherever it is."""
+        self.moved.pop(request, None)
+        if (here := self.under_way.pop(request, None)) is not None:
+            here.leave()
+
     @property
     def gateway(self) -> Gateway:
         assert self.cluster.gateway is not None, "fleets that are scaled have one"
@@ -381,7 +387,7 @@ def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, drains: Dra
             life.changed(replica)
         if (update := ends[name].rolling_update).at is not None:
             running.env.call_at(update.at, partial(made.update, update.max_surge, update.max_unavailable))
-    cluster.enter = life.enter
+    cluster.enter, cluster.leave = life.enter, life.leave
     make = partial(Scaler, cluster=cluster, tally=tally, views=views,
                    kinds={pool.name: _kind(pool) for pool in fleet})
     for choice, scaled in _asked(scenario, own):

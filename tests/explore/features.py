@@ -167,6 +167,20 @@ def routed(chance: Random) -> Table:
             "pools": {"all": {"role": "both", "replicas": chance.choice([2, 3])}}}
 
 
+def scaled(chance: Random) -> Table:
+    """A pool whose replicas come and go while it serves: by an autoscaler, an update, or a drain of its node."""
+    sizes = [[0.003 * step, chance.choice([0, 1, 2, 3])] for step in range(1, 6)]
+    warm = {} if chance.random() < 0.7 else {"warm_pool": {"replicas": 1, "mode": "sleep_1"}}
+    ends: Table = chance.choice([{}, {"pre_stop": "1 ms"}, {"termination_grace_period": "2 ms"},
+                                 {"termination_grace_period": "2 ms", "migration_limit": chance.choice([1, 9])}])
+    update = chance.choice([{}, {}, {"rolling_update": {"at": "5 ms", "max_surge": 1}}])
+    drains = [] if chance.random() < 0.7 else [{"at": "4 ms", "nodes": [0], "for": "6 ms"}]
+    return {"pools": {"all": {"role": "both", "replicas": chance.choice([1, 2]), "max_replicas": 3, **warm}},
+            "autoscaler": {"name": "perfect", "interval": "1 ms", "sizes": {"all": [*sizes, [0.02, 2]]}},
+            "startup": {"name": "default", "mode": "measured", "ready": chance.choice(["0 s", "2 ms"])},
+            "lifecycle": ends | update, "drains": drains}
+
+
 def refusing(chance: Random) -> Table:
     control = chance.choice([
         {"name": "queue_limit", "max_requests": 1}, {"name": "queue_limit", "default_request_ttl": "2 ms"},
@@ -249,7 +263,7 @@ FEATURES: Mapping[str, Feature] = {
         "global_segment_size": chance.choice(["1 MB", "1 GB"])}),
     "split": split("vllm-0.33", connectors=("nixl", "mooncake")),
     "split by sglang": split("sglang-0.5.8", "sglang-0.5.23", connectors=("sglang",)),
-    "split by tensorrt_llm": split("trtllm-1.2", connectors=("tensorrt_llm",)), "routed": routed,
+    "split by tensorrt_llm": split("trtllm-1.2", connectors=("tensorrt_llm",)), "routed": routed, "scaled": scaled,
     "late signals": lambda chance: {**routed(chance), "signals": {"scrape_interval": "1 ms", "delay": "0.3 ms",
                                                                   "loss": chance.choice([0, 0.3])}},
     "cap": lambda chance: {"power": {"cap": chance.choice(["200 W", "400 W"])}},

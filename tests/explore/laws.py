@@ -277,10 +277,12 @@ def it_is_the_same_later(run: Run) -> None:
 
     Not so with scrapes that are late, of which none has arrived at first, or that are lost, which goes by their number;
     nor where clients hang up or search for beams: the front end's constants are round, so what it does ties with turns
-    of the engine; nor with a host that takes no time, where all ties; nor where GPUs are slow from or until a moment of
-    the run.
+    of the engine; nor with a host that takes no time, where all ties; nor where GPUs are slow, or replicas there, from
+    or until a moment of the run.
     """
     signals = run.scenario.signals
+    if any(map(run.scenario.changes_size, run.scenario.pools)):
+        return
     if signals.delay or signals.loss or hangs_up(run) or run.scenario.host == "datasheet":
         return
     requests = [*requests_of(run.fleet, Ledger())]

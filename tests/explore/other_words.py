@@ -10,8 +10,8 @@ AMPLE = 20_000
 
 
 def pools_renamed(table: Table) -> None:
-    """By names in the other order."""
-    if "pools" in table:
+    """By names in the other order, unless an autoscaler knows them."""
+    if "pools" in table and "autoscaler" not in table:
         last = len(table["pools"]) - 1
         table["pools"] = {f"pool{last - place}": pool for place, pool in enumerate(table["pools"].values())}
 
@@ -34,7 +34,7 @@ def one_pool(table: Table) -> None:
 def a_pool_for_each_replica(table: Table) -> None:
     """Engines that offload share what they share with their pool."""
     offloads = "kv_offloading_size" in table["serve"] or "kv_transfer_config" in table["serve"]
-    if "pools" in table and not offloads:
+    if "pools" in table and not offloads and "autoscaler" not in table:
         table["pools"] = {f"{name}-{number}": {**pool, "replicas": 1} for name, pool in table["pools"].items()
                           for number in range(pool.get("replicas", 1))}
 
@@ -86,8 +86,10 @@ def a_gateway_that_lets_all_pass(table: Table) -> None:
 
 
 def patience_nobody_needs(table: Table) -> None:
-    """Without a flow control, and with this router, nobody is refused with status 429."""
-    if "flow_control" not in table and table.get("router") == "round_robin":
+    """Without a flow control, and with this router, nobody is refused with status 429; without grace, none is cut off.
+    """
+    cut = "termination_grace_period" in table.get("lifecycle", {})
+    if "flow_control" not in table and table.get("router") == "round_robin" and not cut:
         table["workload"].setdefault("retries", {"max_retries": 3})
 
 

@@ -173,6 +173,12 @@ def test_hits_are_seen_of_requests_that_a_streamed_run_has_forgotten(tmp_path, m
     assert streamed == kept and all(0.5 < rate < 1.0 for rate in kept[1:])
 
 
+def test_a_prediction_of_ttft_refuses_nothing_while_no_replica_is_ready():
+    result = served((0, 0, 1), replicas=0, rate=1.0, count=20, flow_control={
+        "name": "predicted_ttft", "ttft_slo": "1 s"})
+    assert result.summary["completed"] == 20
+
+
 def test_kv_that_a_decode_engine_is_sent_is_no_hit():
     Steps.seen.clear()
     made = table((1,), rate=20.0, count=60, autoscaler={"name": f"{__name__}:Curious", "sizes": [1]})

@@ -211,6 +211,16 @@ def test_autoscalers_see_what_users_had_that_hung_up(tmp_path):
     assert (seen.ended, seen.output_tokens) == (COUNT, sum(got.values()))
 
 
+def test_a_replica_goes_once_clients_have_hung_up_and_their_requests_end_once(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"arrival": 0.1 * number, "prompt": 200, "output": 3000, "aborted": 2.5} for number in range(4)]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = simulate(Scenario.of({**table(termination_grace_period="20 s"), "workload": {
+        "max_concurrency": 3, "replay": {"path": str(trace)}}}))
+    assert sorted(one.request_id for one in result.log.of(Failed)) == [0, 1, 2, 3]
+    assert gone(result) == pytest.approx(max(one.time for one in result.log.of(Failed) if one.engine == 1))
+
+
 def split(pool, connector, **ends):
     """Pools p and d of prefill and decode, of which *pool* loses a replica for a while."""
     sizes = {name: SIZES["sizes"]["a"] if name == pool else [[0.0, 2]] for name in "pd"}

@@ -48,7 +48,7 @@ class PredictedTtft(NoQueue):
 
     def refusal(self, request: Request, engines: Sequence[EngineView], held: int, now: float) -> str:
         waits = {engine.number: self._wait(engine, request) for engine in engines if engine.role != "decode"}
-        least = min(sum(wait) for wait in waits.values())
+        least = min(map(sum, waits.values()), default=0.0)  # while no replica is ready, there is nothing to predict
         most = self._targets.get(request.workload, self.ttft_slo or inf)
         if least > most:
             return f"its predicted TTFT of {least:.3g} s breaks the target of {most:g} s"
