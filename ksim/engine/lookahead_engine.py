@@ -257,20 +257,20 @@ class LookaheadEngine(Engine):
     def _repeat(self, foreseen: Foreseen, until: float) -> None:
         """Take some of the turns *foreseen* that begin no later than *until*, at least one."""
         scheduler, priced, paces = self.scheduler, self._priced(foreseen, until), list[ClockScaling]()
-        begun = self._times.now
+        batch, begun = foreseen.batch, self._times.now
         times, finished = self._times.repeat(len(scheduler.latest.decodes), priced.launches[priced.taken:],
                                              self._lasting(priced, paces), until)
         blocks = self._repeat_schedules([(time[0], taken) for time, (taken, _) in zip(times, finished, strict=True)])
         waiting, running, count = len(scheduler.waiting), len(scheduler.running), len(times)
         priced.taken += count
         foreseen.left -= count
-        foreseen.batch, foreseen.seconds = later(foreseen.batch, count), (self._times.now - begun) / count
+        foreseen.batch, foreseen.seconds = later(batch, count), (self._times.now - begun) / count
         if priced.pace is not None:
             paces = [priced.pace] * count
             if self.clock:
                 self.clock.rest_from(times[-1][2] + priced.seconds[priced.taken - 1])
-        self._recorder.repeat([(*time, waiting, running, used) for time, used in zip(times, blocks, strict=True)],
-                              paces, finished)
+        launched = [(*time, waiting, running, used) for time, used in zip(times, blocks, strict=True)]
+        self._recorder.repeat(batch, launched, paces, finished)
 
     def _priced(self, foreseen: Foreseen, until: float) -> PricedTurns:
         """Turns *foreseen* that are priced, if none were, about those that begin by *until*."""

@@ -85,10 +85,10 @@ class Recorder:
         self._launched.append((scheduled, prepared, start, end, waiting, running, blocks))
         self._paces.append(pace)
 
-    def repeat(self, launched: Sequence[tuple[float, ...]], paces: Sequence[ClockScaling],
+    def repeat(self, latest: Batch, launched: Sequence[tuple[float, ...]], paces: Sequence[ClockScaling],
                completed: Sequence[tuple[float, float]]) -> None:
-        """Note steps that go on with the decodes of the latest one, and as many that have completed."""
-        self._batches.repeat(len(launched))
+        """Note steps that go on with the decodes of the *latest* one, and as many that have completed."""
+        self._batches.follow(latest, len(launched))
         self._launched += launched
         self._paces += paces
         self._completed += completed

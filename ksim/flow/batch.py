@@ -210,14 +210,13 @@ class BatchRuns(Sequence[Batch]):
         self._starts.append(self._count)
         self._count += 1
 
-    def repeat(self, count: int) -> None:
-        """Add so many batches that go on with the decodes of the last one."""
-        batch, length = self.runs[-1]
-        if batch.chunks or batch.prompts or batch.loads:
+    def follow(self, batch: Batch, count: int) -> None:
+        """Add the *count* batches after *batch*, which only decodes; it is the last one here, if there is any."""
+        if not self.runs or batch.chunks or batch.prompts or batch.loads:
             self.append(later(batch, 1))
             count -= 1
-            batch, length = self.runs[-1]
-        self.runs[-1] = batch, length + count
+        first, length = self.runs[-1]
+        self.runs[-1] = first, length + count
         self._count += count
 
     def cut(self, count: int) -> "BatchRuns":

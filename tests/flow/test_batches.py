@@ -64,7 +64,7 @@ def test_runs_of_batches_are_those_batches(several, decoding, counts, first):
     for count in counts:
         batch = Batch.of(*((1, context) for context in decoding))
         runs.append(batch)
-        runs.repeat(count)
+        runs.follow(batch, count)
         apart += [batch, *(Batch.of(*((1, context + step) for context in decoding)) for step in range(1, count + 1))]
     assert told(runs) == told(runs[row] for row in range(len(runs))) == told(apart)
     ours, theirs = Batches.of(runs), Batches.of(apart)
@@ -76,6 +76,14 @@ def test_runs_of_batches_are_those_batches(several, decoding, counts, first):
 
 
 def test_decodes_go_on_after_a_batch_with_prompts_without_them():
-    runs = BatchRuns.of([Batch.of((1, 7), (300, 0), samples=1)])
-    runs.repeat(2)
+    first = Batch.of((1, 7), (300, 0), samples=1)
+    runs = BatchRuns.of([first])
+    runs.follow(first, 2)
     assert told([*runs][1:]) == told([Batch.of((1, 8)), Batch.of((1, 9))])
+
+
+def test_decodes_go_on_after_a_batch_that_was_taken_away():
+    runs = BatchRuns.of([Batch.of((1, 7))])
+    runs.cut(1)
+    runs.follow(Batch.of((1, 7)), 2)
+    assert told(runs) == told([Batch.of((1, 8)), Batch.of((1, 9))])

@@ -45,6 +45,15 @@ def test_reads_for_a_lone_request_begin_alike_with_and_without_going_ahead(model
     assert skipped == pytest.approx(stepped, rel=1e-9)
 
 
+def test_a_synchronous_engine_goes_on_after_all_its_steps_were_logged(model):
+    """With no batch in flight, none is left in the recorder."""
+    table = scenario(model, 2, requests(20, 500, uniform(1, 40), uniform(20, 90)), 2, options={
+        "cpu_bytes_to_use": 16384}, max_num_seqs=2, max_num_batched_tokens=32, num_gpu_blocks_override=20,
+        async_scheduling=False, enable_prefix_caching=True)
+    skipped, stepped = (run(table, skips).log for skips in (True, False))
+    assert sorted(map(repr, facts(skipped))) == sorted(map(repr, facts(stepped)))
+
+
 def test_what_another_engine_writes_while_a_batch_runs_is_not_written_again(model):
     """Both engines store the same chunk, which only one of them writes to the disks."""
     load = requests(2, 5000, uniform(20, 150), uniform(20, 90), sessions=SESSIONS,
