@@ -89,7 +89,7 @@ def engines(fleet: Scenario, names: bool) -> list[Any]:
              for pool in Outgoing.of(fleet).pools]
     if names and len(pools) > 1:
         return [*pools]
-    return sorted((evolve(pool, name="", replicas=1) for pool in pools for _ in range(pool.replicas)), key=repr)
+    return sorted((evolve(pool, name="", replicas=1, most=1) for pool in pools for _ in range(pool.replicas)), key=repr)
 
 
 @pytest.mark.parametrize("form", WRITERS)
