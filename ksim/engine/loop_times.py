@@ -92,32 +92,22 @@ class LoopTimes:
 
     def repeat(self, sequences: int, launches: Iterable[float], lasting: Callable[[int, float], float], until: float
                ) -> tuple[list[tuple[float, float, float, float]], list[tuple[float, float]]]:
-        """Take turns that begin by *until*, each with a batch of so many *sequences* that decode, as `prepare`,
-        `compute` and `finish` do.
+        """Take turns that begin by *until*, each with a batch of so many *sequences* that decode.
 
         *launches* are the seconds that it takes to launch each, and *lasting* says how long each takes if it starts
         then.  Return when each is scheduled and prepared, starts and ends, and what `finish` returns.
         """
-        host, pace, several = self.host, self.host.pace.at, self.workers > 1
-        making, preparing = host.core.making(sequences, 0, self.workers), host.worker.preparing(sequences)
-        now, worker, gpus, in_flight = self.now, self.worker, self.gpus, self._in_flight
+        making = self.host.core.making(sequences, 0, self.workers)
+        preparing = self.host.worker.preparing(sequences)
         launched, finished = list[tuple[float, float, float, float]](), list[tuple[float, float]]()
         for turn, launching in enumerate(launches):
-            if now > until:
+            scheduled = self.now
+            if scheduled > until:
                 break
-            scheduled, factor = now, pace(now)
-            ready = scheduled + factor * making
-            prepared = (ready if ready > worker else worker) + factor * preparing
-            worker = prepared + factor * launching
-            start = prepared if prepared > gpus else gpus
-            end = start + lasting(turn, start)
-            gpus = end if end > worker else worker
-            in_flight.append((gpus, sequences))
-            launched.append((scheduled, prepared, start, gpus))
-            self.now = ready if several else worker
+            prepared, sent, start = self.ready(making, preparing, launching)
+            end = self.compute(sent, start, lasting(turn, start), sequences)
+            launched.append((scheduled, prepared, start, end))
             finished.append(self.finish())
-            now = self.now
-        self.worker, self.gpus = worker, gpus
         return launched, finished
 
     def shift(self, late: float) -> None:
