@@ -36,6 +36,9 @@ GOALS = {
        for name in ("w20000_qps6.45", "w20000_qps25.8")},
     **{name: {"per second": Goal(f"{name}: simulation", 2000, "requests/CPU s", least=True)}
        for name in ("mooncake", "mooncake, 4 replicas", "mooncake, overload")},
+    # A day of 1.7 million requests in half an hour.
+    "autoscaled, 20/s": {"per second": Goal("autoscaled, 20/s: simulation", 960, "requests/CPU s", least=True)},
+    "512 engines": {"per step": Goal("512 engines: simulation", 0.25, "CPU ms/step")},
     **{name: {"command": Goal(f"{name}: command with all that it writes", limit, "CPU s")}
        for name, limit in (("DeepSeek-V3, SGLang DP8", 5.0), ("DeepSeek-R1, wide EP on 40", 8.0))},
 }
@@ -66,7 +69,8 @@ def _figures(name: str, table: dict[str, Any]) -> Figures:
         pairs = [(spent(*command, "--quiet"), spent(*command, *keeping)) for _ in range(TIMES)]
     quiet, whole = (min(found, key=lambda figures: figures["seconds"]) for found in zip(*pairs, strict=True))
     return {**simulated, "quiet": quiet["seconds"], "command": whole["seconds"], "megabytes": whole["megabytes"],
-            "ratio": whole["seconds"] / quiet["seconds"], "per second": simulated["requests"] / simulated["simulation"]}
+            "ratio": whole["seconds"] / quiet["seconds"], "per second": simulated["requests"] / simulated["simulation"],
+            "per step": 1e3 * simulated["simulation"] / simulated["steps"]}
 
 
 def _row(name: str, figures: Figures, yardstick: float) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ def scenarios() -> dict[str, dict[str, Any]]:
         "prefill-heavy": _synthetic(count=4000, rate=5.0, prompt=_uniform(2000, 6000), output=_fixed(16)),
         "prefix-heavy": _synthetic(count=4000, rate=10.0, prompt=_uniform(2200, 3200), output=_uniform(50, 150),
                                    prefixes={"groups": 16, "tokens": 2048}),
+        "autoscaled, 20/s": _autoscaled(), "512 engines": _idle(512),
         **{name: _imported(line) for name, line in LINES.items()},
     }
     found |= {path.stem: _on_a100({"replay": {"path": str(path)}}, tokens=512, sequences=512)
@@ -64,6 +65,24 @@ def conversations() -> dict[str, Any]:
     arrivals = {"process": "poisson", "rate": 6.45}
     drawn = {"count": 5000, "arrivals": arrivals, "prompt": lengths, "output": lengths, "max_tokens": 4096}
     return _on_a100({"synthetic": drawn}, tokens=512, sequences=512)
+
+
+def _autoscaled() -> dict[str, Any]:
+    """Ten minutes of a day at 20 requests/s: eight replicas, and up to 64, as an HPA says."""
+    target = {"type": "AverageValue", "averageValue": 32}
+    metric = {"type": "Pods", "pods": {"metric": {"name": "vllm:num_requests_running"}, "target": target}}
+    return {**_synthetic(count=12_000, rate=20.0, prompt=_fixed(1000), output=_fixed(200)), "gpu": "h100", "nodes": 8,
+            "router": "least_outstanding", "pools": {"main": {
+                "role": "both", "replicas": 8, "max_replicas": 64, "autoscaler": {
+                    "name": "hpa", "minReplicas": 8, "maxReplicas": 64, "metrics": [metric]}}}}
+
+
+def _idle(engines: int) -> dict[str, Any]:
+    """So many engines with little to do, whose clients wait for answers, so that each may concern others."""
+    made = _synthetic(count=2000, rate=50.0, prompt=_fixed(1000), output=_fixed(100))
+    return {**made, "nodes": engines // 8, "router": "least_outstanding",
+            "serve": {**made["serve"], "data_parallel_size": engines},
+            "workload": {**made["workload"], "max_concurrency": 2 * engines}}
 
 
 def _imported(line: str) -> dict[str, Any]:
