@@ -6,6 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+import simpy
 from attrs import define, evolve, field, frozen
 
 from ksim.autoscaling import EngineLimits, PoolView
@@ -29,10 +30,12 @@ from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.features import RunningFleet, WiredFeature
 from ksim.simulation.pool import EnginePlace, EnginePool
 from ksim.specs.pools import Lifecycle, NodeDrain, PoolSettings
-from ksim.specs.startup import Startup
+from ksim.specs.startup import Startup, StartupPart
 
 __all__ = ["FEATURE"]
 
+#: The parts of a start that a node takes once.
+_MACHINE = ("node", "image")
 #: Paths that all starts of a fleet share, and those that the starts of a node do.
 _OF_FLEET, _OF_NODE = ("registry", "hub", "network"), ("disk", "page_cache")
 
@@ -66,6 +69,15 @@ def _waking(choice: str | Choice) -> Startup:
     return evolve(startup, node=0.0, image="on_node")
 
 
+@define(eq=False)
+class _Node:
+    """A node, on which so many `replicas` are; with `came` it has come, and the image with it; it was `left` last."""
+
+    came: simpy.Event | None = None
+    replicas: int = 0
+    left: float = inf
+
+
 @frozen
 class _Starts:
     """How the engines of a fleet start: part after part, with bytes that share the ways to them."""
@@ -73,6 +85,7 @@ class _Starts:
     env: Horizon
     paths: _Paths
     flows: Flows
+    nodes: Sequence[_Node]
     #: How warm replicas wake, but for the mode.
     waking: Startup
     #: As `_first_nodes` says.
@@ -81,18 +94,55 @@ class _Starts:
     @classmethod
     def of(cls, env: Horizon, choice: str | Choice, fleet: Sequence[EnginePool]) -> "_Starts":
         paths = _Paths(startup_of(choice), _node_count(fleet))
-        return cls(env, paths, Flows(env, paths), _waking(choice), _first_nodes(fleet))
+        nodes = [_Node() for _ in range(paths.nodes)]
+        return cls(env, paths, Flows(env, paths), nodes, _waking(choice), _first_nodes(fleet))
 
-    def start(self, deployment: Deployment, nodes: Sequence[int], mode: str = "") -> Generator[Any, Any, None]:
-        """The process of a replica of *deployment* whose engines lie on these *nodes* and start side by side.
+    def start(self, deployment: Deployment, nodes: Sequence[int], all_nodes: Iterable[int], mode: str = ""
+              ) -> Generator[Any, Any, None]:
+        """The process of a replica of *deployment* whose engines start side by side, on *all_nodes*, and first on these
+        *nodes*.
 
         With a *mode*, it was warm and wakes.
         """
         startup = evolve(self.waking, mode=mode) if mode else self.paths.startup
-        for part in startup.parts(engine_load(deployment)):
-            links = [self.paths.link(part.path, node) for node in nodes] if part.bytes else []
-            flows = [self.flows.start(part.bytes, [link]).done for link in links if link is not None]
-            yield self.env.all_of(flows) if flows else self.env.timeout(part.seconds)
+        parts = startup.parts(engine_load(deployment))
+        machine = [part for part in parts if part.name in _MACHINE]
+        if machine:
+            yield self.env.all_of([self._came(node, machine) for node in sorted(all_nodes)])
+        for part in parts[len(machine):]:
+            yield self._wait(part, nodes)
+
+    def _wait(self, part: StartupPart, nodes: Sequence[int]) -> simpy.Event:
+        """Until *part* is over on these *nodes*, for an engine on each."""
+        links = [self.paths.link(part.path, node) for node in nodes] if part.bytes else []
+        flows = [self.flows.start(part.bytes, [link]).done for link in links if link is not None]
+        return self.env.all_of(flows) if flows else self.env.timeout(part.seconds)
+
+    def _came(self, number: int, machine: Sequence[StartupPart]) -> simpy.Event:
+        """When a node has come, and the image is there; unless it comes already, it comes now."""
+        node = self.nodes[number]
+        if node.came is None:
+            node.came = self.env.process(self._prepare(machine, number))
+        return node.came
+
+    def _prepare(self, machine: Sequence[StartupPart], node: int) -> Generator[Any, Any, None]:
+        for part in machine:
+            yield self._wait(part, [node])
+
+    def changed(self, replica: Replica) -> None:
+        """Take note that *replica* has come to its nodes or gone from them; at the start of the run, they are there."""
+        before = replica.life[-2][1] if len(replica.life) > 1 else GONE
+        for number in replica.nodes if (before == GONE) != (replica.state == GONE) else ():
+            node, startup, now = self.nodes[number], self.paths.startup, self.env.now
+            if replica.state == GONE:
+                node.replicas -= 1
+                node.left = now
+                continue
+            if not node.replicas and startup.node > 0 and now - node.left >= startup.node_idle:
+                node.came = None
+            node.replicas += 1
+            if len(replica.life) == 1:
+                node.came = node.came or self.env.timeout(0.0)
 
 
 @define(eq=False)
@@ -120,6 +170,7 @@ class _Life:
 
     cluster: Cluster
     tally: Tally
+    starts: _Starts
     views: Mapping[int, View]
     replicas: Mapping[int, tuple[ScaledPool, Replica]]
     lifecycles: Mapping[str, Lifecycle]
@@ -132,6 +183,7 @@ class _Life:
     def changed(self, replica: Replica) -> None:
         """Offer routers the engines that are ready now, write down the life of others, and empty the caches of those
         that have started."""
+        self.starts.changed(replica)
         engines = self.cluster.log.engines
         for number in replica.engines:
             engines[number] = evolve(engines[number], life=tuple(replica.life))
@@ -268,7 +320,8 @@ def _scaled(pool: EnginePool, settings: PoolSettings, starts: _Starts, life: _Li
                 for number, own in enumerate(places)]
 
     def start_up(replica: Replica, mode: str = "") -> Generator[Any, Any, None]:
-        return starts.start(pool.deployment, [engine[0] for engine in nodes[places[replica.number]]], mode)
+        first_nodes = [engine[0] for engine in nodes[places[replica.number]]]
+        return starts.start(pool.deployment, first_nodes, replica.nodes, mode)
 
     ends = life.lifecycles[pool.name]
     grace = inf if ends.termination_grace_period is None else ends.termination_grace_period
@@ -375,7 +428,7 @@ def _scale(running: RunningFleet, cluster: Cluster, starts: _Starts, drains: Dra
     assert cluster.gateway is not None, "requests wait there while no replica is ready"
     tally: Tally = cluster.gateway.scaler
     tally.prefill = {number for number, view in views.items() if view.role == "prefill"}
-    life = _Life(cluster, tally, views, replicas, ends, drains.pools)
+    life = _Life(cluster, tally, starts, views, replicas, ends, drains.pools)
     fleet = [pool for pool in running.pools if pool.numbers[0] in views]
     for pool in fleet:
         if scenario.changes_size(pool.name):

@@ -23,8 +23,8 @@ Bytes = Annotated[float, "B"]
 BytesPerSecond = Annotated[float, "B/s"]
 
 
-def _amount() -> Any:
-    return field(default=0.0, converter=quantity, validator=validators.ge(0))
+def _amount(usual: float = 0.0) -> Any:
+    return field(default=usual, converter=quantity, validator=validators.ge(0))
 
 
 def _rate() -> Any:
@@ -133,8 +133,10 @@ class Startup:
     and `/wake_up`), "sleep_2" one that has dropped them and reads them anew.  Sleeping engines keep compiled code and
     graphs.  "measured" takes `ready` seconds whatever is started.
 
-    A `node` is there unless it takes time to provision; the `image` is "on_node", or is to "pull", `image_bytes` from
-    the registry, or is to "stream", so that imports wait for it.  A checkpoint comes from `weights`, a path, after a
+    A `node` is there unless it takes time to provision: then it comes with the first replica on it, and goes when none
+    has been there for `node_idle` seconds (by default 10 min, the Cluster Autoscaler's --scale-down-unneeded-time).
+    The `image` is "on_node", or is to "pull", `image_bytes` from the registry once for each node, or is to "stream", so
+    that imports wait for it.  A checkpoint comes from `weights`, a path, after a
     `download` from the hub if asked for.  `compile_cache` is "warm" where vLLM finds its compiled code and
     kernels; the tables `*_cold` are what is added where it is "cold".
     """
@@ -150,6 +152,7 @@ class Startup:
     state_layer: float = field(validator=[validators.ge(0), validators.le(1)])
     download: bool = False
     node: Seconds = _amount()
+    node_idle: Seconds = _amount(600.0)
     image_bytes: Bytes = _amount()
     stream: Seconds = _amount()
     imports: Seconds = _amount()

@@ -173,6 +173,19 @@ def test_hits_are_seen_of_requests_that_a_streamed_run_has_forgotten(tmp_path, m
     assert streamed == kept and all(0.5 < rate < 1.0 for rate in kept[1:])
 
 
+def test_a_node_comes_once_for_all_replicas_on_it_and_goes_when_it_was_idle():
+    """The first node is full; the second comes at 61 s, is left at 120 s and at 240 s, and gone from 840 s on."""
+    sizes = [[0.0, 8], [1.0, 10], [20.0, 11], [120.0, 8], [200.0, 9], [240.0, 8], [900.0, 9]]
+    made = table(replicas=8, places=11, rate=0.05, count=50, nodes=2, startup={"name": "default", "node": "60 s"},
+                 autoscaler={"name": "perfect", "interval": "1 s", "sizes": {"a": sizes}})
+    fleet = Fleet.of(Scenario.of(made))
+    work = sum(part.seconds for part in startup_of("default").parts(engine_load(fleet.pools[0].deployment)))
+    engines = simulate(fleet.scenario).log.engines
+    ready = [[moment for moment, state in built.life if state == "ready"] for built in engines[8:]]
+    assert ready[0][0] == ready[1][0] == ready[2][0] and 61 < ready[2][0] < 120
+    assert ready[0][1:] == pytest.approx([200 + work, 900 + 60 + work])
+
+
 def test_a_prediction_of_ttft_refuses_nothing_while_no_replica_is_ready():
     result = served((0, 0, 1), replicas=0, rate=1.0, count=20, flow_control={
         "name": "predicted_ttft", "ttft_slo": "1 s"})
