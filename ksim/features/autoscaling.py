@@ -6,7 +6,6 @@ from functools import partial
 from math import inf
 from typing import Any
 
-import simpy
 from attrs import define, evolve, field, frozen
 
 from ksim.autoscaling import EngineLimits, PoolView
@@ -73,7 +72,7 @@ def _waking(choice: str | Choice) -> Startup:
 class _Node:
     """A node, on which so many `replicas` are; with `came` it has come, and the image with it; it was `left` last."""
 
-    came: simpy.Event | None = None
+    came: Any = None
     replicas: int = 0
     left: float = inf
 
@@ -112,13 +111,13 @@ class _Starts:
         for part in parts[len(machine):]:
             yield self._wait(part, nodes)
 
-    def _wait(self, part: StartupPart, nodes: Sequence[int]) -> simpy.Event:
+    def _wait(self, part: StartupPart, nodes: Sequence[int]) -> Any:
         """Until *part* is over on these *nodes*, for an engine on each."""
         links = [self.paths.link(part.path, node) for node in nodes] if part.bytes else []
         flows = [self.flows.start(part.bytes, [link]).done for link in links if link is not None]
         return self.env.all_of(flows) if flows else self.env.timeout(part.seconds)
 
-    def _came(self, number: int, machine: Sequence[StartupPart]) -> simpy.Event:
+    def _came(self, number: int, machine: Sequence[StartupPart]) -> Any:
         """When a node has come, and the image is there; unless it comes already, it comes now."""
         node = self.nodes[number]
         if node.came is None:
