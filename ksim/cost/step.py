@@ -106,7 +106,7 @@ class StepTimer:
 
     def least_seconds(self, batch: Batch) -> float:
         """The seconds of what does not depend on the cached tokens of *batch*, at the boost clock."""
-        return float((self._known.get(_counts(batch)) or self._whole([batch])[0]).costs.seconds)
+        return float(self.bound(batch)[0].costs.seconds)
 
     def _summary(self, batch: Batch, tokens_by_rank: Sequence[int]) -> StepSummary:
         if self._latest is not None and batch is self._latest[0] and tokens_by_rank == self._latest[1]:

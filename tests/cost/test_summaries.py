@@ -147,6 +147,7 @@ def check_run(pricer: StepTimer, contexts: list[int], turns: int) -> None:
     assert len(found) == turns
     for summary, batch in zip(found, several, strict=True):
         assert_alike(summary, pricer.step_cost(batch))
+        assert pricer.least_seconds(several[0]) <= summary.seconds * (1 + 1e-12)  # whatever else is cached
 
 
 def test_summaries_of_steps_of_several_plans():
