@@ -94,20 +94,29 @@ def test_one_that_finds_no_place_is_pending_until_another_has_drained():
     assert states(scaled) == [READY, READY]
 
 
+def carry_out(order, number, env, scaled):
+    """Have *env* and the pool *scaled* carry out an *order*; one that is for nobody is to wait."""
+    ready, busy = scaled.those(READY), [replica for replica in scaled.replicas if replica.under_way]
+    there = scaled.those(STARTING, READY, WARM)
+    if order == "scale":
+        scaled.scale(number)
+    elif order == "enter" and ready:
+        scaled.enter(ready[number % len(ready)])
+    elif order == "leave" and busy:
+        scaled.leave(busy[number % len(busy)])
+    elif order == "evict" and there:
+        scaled.evict(there[number % len(there)])
+    elif order == "update":
+        scaled.update(number, 0 if number else 1)
+    else:
+        env.run(env.now + 1 + number)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["scale", "enter", "leave", "wait"]), st.integers(0, 6)), max_size=40))
 def test_states_follow_each_other_and_wishes_are_met_in_time(orders):
     env, scaled = pool(places=5)
     for order, number in orders:
-        ready = scaled.those(READY)
-        busy = [replica for replica in scaled.replicas if replica.under_way]
-        if order == "scale":
-            scaled.scale(number)
-        elif order == "enter" and ready:
-            scaled.enter(ready[number % len(ready)])
-        elif order == "leave" and busy:
-            scaled.leave(busy[number % len(busy)])
-        else:
-            env.run(env.now + 1 + number)
+        carry_out(order, number, env, scaled)
         assert len(scaled.those(STARTING, READY)) <= max(scaled.wanted, 0)
         assert len(scaled.those(STARTING, READY)) + scaled.pending == scaled.wanted
         assert all(not replica.under_way for replica in scaled.those(STARTING, GONE))
@@ -177,20 +186,7 @@ ORDERS = st.tuples(st.sampled_from(["scale", "enter", "leave", "wait", "evict", 
 def test_warm_ones_are_as_many_as_there_are_places_for(orders, warm):
     env, scaled = pool(places=5, warm=warm)
     for order, number in orders:
-        ready, busy = scaled.those(READY), [replica for replica in scaled.replicas if replica.under_way]
-        there = scaled.those(STARTING, READY, WARM)
-        if order == "scale":
-            scaled.scale(number)
-        elif order == "enter" and ready:
-            scaled.enter(ready[number % len(ready)])
-        elif order == "leave" and busy:
-            scaled.leave(busy[number % len(busy)])
-        elif order == "evict" and there:
-            scaled.evict(there[number % len(there)])
-        elif order == "update":
-            scaled.update(number, 0 if number else 1)
-        else:
-            env.run(env.now + 1 + number)
+        carry_out(order, number, env, scaled)
         assert scaled.cold >= 0 and (not scaled.cold or not scaled.those(GONE))
         assert not scaled.pending or not scaled.those(WARM, GONE)
         assert all(not replica.under_way for replica in scaled.those(STARTING, WARM, GONE))
