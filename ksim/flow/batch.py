@@ -240,7 +240,7 @@ class BatchRuns(Sequence[Batch]):
         return columns.copy() if len(self.runs) == self._count else np.repeat(columns, self._lengths, axis=-1)
 
     @property
-    def later(self) -> Any:
+    def since_first(self) -> Any:
         """How many steps each batch is later than the first of its run: (batches,)."""
         return np.arange(self._count) - np.repeat(np.array(self._starts, dtype=np.int64), self._lengths)
 
@@ -371,7 +371,7 @@ class Batches(Sequence[Batch]):
                   for batch, _ in runs.runs]
         tokens, samples, decodes, total, longest, shift, prompts, width, drafts = runs.spread(
             np.array(counts, dtype=np.int64).reshape(-1, 9).T)
-        shift = shift + runs.later
+        shift = shift + runs.since_first
         return cls(
             batches=runs, tokens=tokens, samples=samples, decodes=decodes, total=total + decodes * shift,
             longest=np.where(decodes > 0, longest + shift, 0), chunks=Chunks.of(runs),
