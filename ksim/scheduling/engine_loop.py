@@ -228,8 +228,10 @@ class ScheduleForecast:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         scheduler = self.scheduler
         latest, decodes, waiting = scheduler.latest, scheduler.decodes, scheduler.asked
-        if not scheduler.steady or scheduler.changed or latest.entries or latest.preempted or (
+        if not scheduler.steady or latest.entries or latest.preempted or latest.decodes is not decodes.members or (
                 len(decodes.members) < len(scheduler.running)):
+            return 0
+        if scheduler.changed and (waiting or scheduler.connector is not None):
             return 0
         if waiting and not self._refuses_again(waiting):
             return 0

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ksim.scheduling.engine_loop import EngineLoop, Turn
+from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast, Turn
+from ksim.scheduling.job import Job, State
+from ksim.testing.loop import Loop, loop
+from tests.properties import examples
 
 
 @define
@@ -143,3 +148,57 @@ def test_what_workers_report_while_nothing_is_in_flight_is_taken_in_after_the_sl
         loop.run_turn_at_once(notes)
     assert loop.scheduler.calls == [("", -1, "what ended meanwhile")] * 2
     assert notes.asked == ["launch ", "sleep", "deliver "] * 2
+
+
+def foreseen(turns: Loop) -> int:
+    return ScheduleForecast(turns.scheduler).repeats_left()
+
+
+def test_repeats_are_foreseen_as_soon_as_a_batch_is_as_the_next_one():
+    turns = loop(async_scheduling=True)
+    first, second = turns.add(4, 6), turns.add(4, 3)
+    assert [(len(turns.turn()), foreseen(turns)) for _ in range(3)] == [(2, 0), (2, 1), (2, 0)]
+    assert (turns.turn(), foreseen(turns)) == ({first: 1}, 2)  # the last token of the second is taken in
+    assert second in turns.finished
+    turns.add(4, 3)
+    assert foreseen(turns) == 0
+
+
+def test_without_async_scheduling_a_batch_that_loses_a_job_is_not_repeated():
+    turns = loop(async_scheduling=False)
+    first, second = turns.add(4, 7), turns.add(4, 4)
+    assert [(len(turns.turn()), foreseen(turns)) for _ in range(4)] == [(2, 0), (2, 1), (2, 0), (2, 0)]
+    assert second in turns.finished
+    assert (turns.turn(), foreseen(turns)) == ({first: 1}, 1)
+
+
+def test_an_abort_ends_what_was_foreseen():
+    turns = loop(async_scheduling=True)
+    first, second = turns.add(4, 20), turns.add(4, 20)
+    turns.turn(), turns.turn()
+    assert foreseen(turns) > 1
+    turns.scheduler.abort(second)
+    assert foreseen(turns) == 0
+    assert (turns.turn(), foreseen(turns)) == ({first: 1}, 17)
+
+
+@given(lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(0, 9)), min_size=1, max_size=12),
+       ahead=st.booleans(), slots=st.integers(1, 4), blocks=st.integers(12, 40), gone=st.integers(0, 40))
+@examples(60)
+def test_what_is_foreseen_comes(lengths, ahead, slots, blocks, gone):
+    """Unless a request comes or is aborted, or blocks are short."""
+    turns = loop(async_scheduling=ahead, max_num_seqs=slots, blocks=blocks)
+    left, before, sent = 0, list[Job](), 0
+    while sent < len(lengths) or any(job.state is not State.DONE for job in turns.jobs):
+        for prompt, output, wait in lengths[sent:sent + 1]:
+            if turns.turns % 10 >= wait:
+                turns.add(prompt, output)
+                left, sent = 0, sent + 1
+        if turns.turns == gone and (there := [job for job in turns.jobs if job.state is not State.DONE]):
+            turns.scheduler.abort(there[0])
+            left = 0
+        now = [*turns.turn()]
+        if left > 0 and not turns.last_schedule.preempted:
+            assert now == before
+        left, before = max(left - 1, foreseen(turns)), now
+        assert turns.turns < 5000
