@@ -50,9 +50,8 @@ class Physics:
     further: Callable[[tuple[str, ...]], Sequence[Array]] = _nothing
 
 
-#: Rows evaluated together, so that intermediate arrays stay in the CPU's cache.
-CHUNK = 4096
-#: The same in pairs of rows and points, where each row meets a thousand: more would be memory that the system clears.
+#: Pairs of a row and what it meets (points, hidden values, sides of a region) that are evaluated together: with more,
+#: intermediate arrays are memory that the system clears anew each time.
 PAIRS = 15_000
 #: A name and its place.
 _Named = tuple[int, str]
@@ -108,7 +107,8 @@ class Perceptrons:
     last: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
-        return _chunked(self._mean, inputs)
+        members, _, hidden = self.first.shape
+        return _chunked(self._mean, inputs, members * hidden)
 
     def _mean(self, inputs: Array) -> Array:
         first, first_bias, second, second_bias, last, last_bias = self._layers
@@ -183,8 +183,8 @@ class _KernelComponent:
 
     def between(self, inputs: Array, smooth: float) -> Array:
         at = row_side(inputs[:, self.seen] / self.lengths - self.centre)
-        rows = max(1, PAIRS // len(self.weights))
-        return _chunked(lambda part: times(kernel_of(times(part, self.near), smooth), self.weights), at, rows)
+        return _chunked(lambda part: times(kernel_of(times(part, self.near), smooth), self.weights), at,
+                        len(self.weights))
 
 
 #: Models by the names that profiles have for them.
@@ -217,7 +217,9 @@ def kernel_of(squared: Array, smooth: float) -> Array:
     return near
 
 
-def _chunked(evaluate: Callable[[Array], Array], inputs: Array, chunk: int = CHUNK) -> Array:
+def _chunked(evaluate: Callable[[Array], Array], inputs: Array, met: int) -> Array:
+    """What *evaluate* makes of *inputs*, of which each row meets so many values."""
+    chunk = max(1, PAIRS // met)
     if len(inputs) <= chunk:
         return evaluate(inputs)
     return np.concatenate([evaluate(inputs[at : at + chunk]) for at in range(0, len(inputs), chunk)])
@@ -315,6 +317,10 @@ class Region:
         Where inputs go together, as sizes do in layers of one model, the data has next to no extent in some direction:
         then distances count in spreads.
         """
+        each_its_own = self.lowest.ndim > 1
+        return self._beyond(inputs) if each_its_own else _chunked(self._beyond, inputs, len(self.lowest))
+
+    def _beyond(self, inputs: Array) -> Array:
         faces = (inputs - self.mean) / self.scale @ _directions(inputs.shape[1])
         over = self.lowest - faces
         np.maximum(over, np.subtract(faces, self.highest, out=faces), out=over)
