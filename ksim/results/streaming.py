@@ -291,7 +291,7 @@ class RunningTotals:
 Events = dict[type[Event], Columns]
 
 #: The number of ended requests, or of new steps, that are written at once.
-_REQUESTS, _STEPS = 1 << 12, 1 << 12
+_REQUESTS, _STEPS = 1 << 12, 1 << 14
 #: The number of steps whose ranks are written at once: there are many rows of each.
 _MET = 1 << 8
 
