@@ -32,7 +32,7 @@ __all__ = ["StepTimer", "Pass", "Passes", "Timer"]
 
 
 #: From so many steps on, it is faster to summarize them together than one by one.
-TOGETHER = 20
+TOGETHER = 12
 
 
 @define

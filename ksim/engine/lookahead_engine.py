@@ -275,7 +275,10 @@ class LookaheadEngine(Engine):
     def _priced(self, foreseen: Foreseen, until: float) -> PricedTurns:
         """Turns *foreseen* that are priced, if none were, about those that begin by *until*."""
         if foreseen.priced is None or foreseen.priced.taken == len(foreseen.priced.seconds):
-            batches = BatchRuns.after(foreseen.batch, min(foreseen.until(until, self._times.now), FURTHEST))
+            count = foreseen.until(until, self._times.now)
+            if not self._sent:  # nobody comes who would end them, and many take little longer to price than few
+                count = min(2 * count + 32, foreseen.left)
+            batches = BatchRuns.after(foreseen.batch, min(count, FURTHEST))
             foreseen.priced = PricedTurns.of(self.timers[0].summarize(batches), self.clock, self._setting)
         return foreseen.priced
 

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from attrs import astuple, define, field, fields, frozen
+from attrs import define, field, fields, frozen
 from numpy.typing import NDArray
 
 __all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Scalable", "Costed", "Costs", "StepSummary", "NAMES"]
@@ -273,12 +273,12 @@ class StepSummary(Scalable):
     @classmethod
     def stacked(cls, steps: Sequence["StepSummary"]) -> "StepSummary":
         """The columns of *steps*, of which there is one at least."""
-        return cls(*np.array([astuple(step) for step in steps], dtype=np.float64).T.copy())
+        return cls(*np.array([_parts(step) for step in steps], dtype=np.float64).T.copy())
 
     def plus(self, rows: Sequence[int], others: "StepSummary") -> "StepSummary":
         """The columns where each of *others* comes after the step of one of *rows*."""
-        columns = [np.broadcast_to(column, len(self)).copy() for column in astuple(self)]
-        for column, further in zip(columns, astuple(others), strict=True):
+        columns = [np.broadcast_to(column, len(self)).copy() for column in _parts(self)]
+        for column, further in zip(columns, _parts(others), strict=True):
             column[rows] += further
         return StepSummary(*columns)
 
@@ -290,9 +290,13 @@ class StepSummary(Scalable):
 
     def __getitem__(self, row: int) -> "StepSummary":
         return StepSummary(*(column.item(row) if isinstance(column, np.ndarray) else column
-                             for column in astuple(self)))
+                             for column in _parts(self)))
 
     def __iter__(self) -> Iterator["StepSummary"]:
         columns = [column.tolist() if isinstance(column, np.ndarray) else [column] * len(self)
-                   for column in astuple(self)]
+                   for column in _parts(self)]
         return (StepSummary(*row) for row in zip(*columns, strict=True))
+
+
+#: The numbers of a summary, in order.
+_parts = attrgetter(*(each.name for each in fields(StepSummary)))
