@@ -11,7 +11,7 @@ A pool may keep some warm: they sleep beside those that serve, a start takes one
 into its place.
 """
 
-from collections.abc import Callable, Generator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from functools import partial
 from math import inf, isfinite
 from typing import Any
@@ -46,8 +46,8 @@ class Replica:
     under_way: int = field(default=0, init=False)
     #: Whether an update has yet to replace it.
     outdated: bool = field(default=False, init=False)
-    #: Its start, until that has ended; a warm one without any sleeps.
-    start: object | None = field(default=None, init=False)
+    #: What it does until it is ready, or sleeps: a warm one that does nothing sleeps.
+    work: object | None = field(default=None, init=False)
     #: Others that need its GPUs, of which one at a time may be there, and their pools.
     rivals: "Sequence[tuple[ScaledPool, Replica]]" = field(default=(), init=False)
 
@@ -72,20 +72,22 @@ class ScaledPool:
 
     `start_up` makes a process that lasts as long as a replica takes to start; `changed` is told of each change.
     `cut_off` takes the requests away that a replica has when its `termination` says so.  None starts on `cordoned`
-    nodes, and evictions keep to the `budget`.  It keeps so many `warm`, each of which wakes as `wake_up` says.
+    nodes, and evictions keep to the `budget`.  It keeps so many `warm`, each of which falls asleep and wakes as
+    `lie_down` and `wake_up` say.
     """
 
     env: simpy.Environment
     name: str
     replicas: Sequence[Replica]
-    start_up: Callable[[Replica], Generator[simpy.Event, Any, None]]
+    start_up: Callable[[Replica], Iterable[simpy.Event]]
     changed: Callable[[Replica], None]
     cut_off: Callable[[Replica], None] = lambda replica: None
     termination: Termination = field(default=Termination(grace=inf), kw_only=True)
     budget: DisruptionBudgetSettings | None = field(default=None, kw_only=True)
     cordoned: Set[int] = field(default=frozenset(), kw_only=True)
     warm: int = field(default=0, kw_only=True)
-    wake_up: Callable[[Replica], Generator[simpy.Event, Any, None]] | None = field(default=None, kw_only=True)
+    lie_down: Callable[[Replica], Iterable[simpy.Event]] = field(default=lambda replica: (), kw_only=True)
+    wake_up: Callable[[Replica], Iterable[simpy.Event]] = field(default=lambda replica: (), kw_only=True)
     wanted: int = field(init=False)
     _rules: tuple[int | str, int | str] = field(default=(0, 0), init=False)
 
@@ -181,7 +183,7 @@ class ScaledPool:
     def _warm_first(self) -> list[Replica]:
         """Warm replicas: those that sleep, and then those that come, the one that has come for longest first."""
         warm = [replica for replica in self.those(WARM) if not replica.nodes & self.cordoned]
-        return sorted(warm, key=lambda replica: (replica.start is not None, replica.since))
+        return sorted(warm, key=lambda replica: (replica.work is not None, replica.since))
 
     def _may_start(self, replica: Replica) -> bool:
         return replica.free and not replica.nodes & self.cordoned
@@ -196,16 +198,23 @@ class ScaledPool:
         asleep = replica.state == WARM
         replica.outdated = False
         self._change(replica, state)
-        if replica.start is None:
-            replica.start = start = object()
-            work = self.wake_up if asleep and self.wake_up is not None else self.start_up
-            self.env.process(self._start(replica, start, work(replica)))
+        if replica.work is None:
+            self._set_to_work(replica, () if asleep else self.start_up(replica), asleep)
 
-    def _start(self, replica: Replica, start: object, work: Generator[simpy.Event, Any, None]
-               ) -> Generator[simpy.Event, Any, None]:
-        yield from work
-        if replica.start is start:  # nobody has changed their mind
-            replica.start = None
+    def _set_to_work(self, replica: Replica, start: Iterable[simpy.Event], asleep: bool) -> None:
+        replica.work = work = object()
+        self.env.process(self._work(replica, work, start, asleep))
+
+    def _work(self, replica: Replica, work: object, start: Iterable[simpy.Event], asleep: bool
+              ) -> Generator[simpy.Event, Any, None]:
+        """Have *replica* start, and then wake if it is to serve or fall asleep if it is to be warm, until it is there
+        or has other *work*.  What has begun is ended before anything else."""
+        yield from start
+        while replica.work is work and asleep == (replica.state == STARTING):
+            yield from self.wake_up(replica) if asleep else self.lie_down(replica)
+            asleep = not asleep
+        if replica.work is work:
+            replica.work = None
             if replica.state == STARTING:
                 self._change(replica, READY)
                 self.go_on()
@@ -239,10 +248,12 @@ class ScaledPool:
         """Have *replica*, which serves nobody, sleep if too few are warm, and else be gone."""
         sleeps = self.cold > 0 and not replica.outdated and not replica.nodes & self.cordoned
         self._change(replica, WARM if sleeps else GONE)
+        if sleeps and replica.work is None:
+            self._set_to_work(replica, (), asleep=False)
 
     def _change(self, replica: Replica, state: str) -> None:
         if state == GONE:
-            replica.start = None
+            replica.work = None
         replica.life.append((self.env.now, state))
         self.changed(replica)
 

@@ -96,20 +96,25 @@ class _Starts:
         nodes = [_Node() for _ in range(paths.nodes)]
         return cls(env, paths, Flows(env, paths), nodes, _waking(choice), _first_nodes(fleet))
 
-    def start(self, deployment: Deployment, nodes: Sequence[int], all_nodes: Iterable[int], mode: str = ""
-              ) -> Generator[Any, Any, None]:
-        """The process of a replica of *deployment* whose engines start side by side, on *all_nodes*, and first on these
-        *nodes*.
-
-        With a *mode*, it was warm and wakes.
-        """
-        startup = evolve(self.waking, mode=mode) if mode else self.paths.startup
-        parts = startup.parts(engine_load(deployment))
+    def start(self, deployment: Deployment, nodes: Sequence[int], all_nodes: Iterable[int]) -> Iterator[Any]:
+        """The start of a replica of *deployment* whose engines start side by side, on *all_nodes*, and first on these
+        *nodes*: what to wait for."""
+        parts = self.paths.startup.parts(engine_load(deployment))
         machine = [part for part in parts if part.name in _MACHINE]
         if machine:
             yield self.env.all_of([self._came(node, machine) for node in sorted(all_nodes)])
-        for part in parts[len(machine):]:
-            yield self._wait(part, nodes)
+        yield from self._pass(parts[len(machine):], nodes)
+
+    def wake(self, deployment: Deployment, nodes: Sequence[int], mode: str) -> Iterator[Any]:
+        """The same of a replica that sleeps in this *mode*."""
+        return self._pass(evolve(self.waking, mode=mode).parts(engine_load(deployment)), nodes)
+
+    def lie_down(self, deployment: Deployment, nodes: Sequence[int], mode: str) -> Iterator[Any]:
+        """The same of one that falls asleep."""
+        return self._pass(evolve(self.waking, mode=mode).sleep(engine_load(deployment)), nodes)
+
+    def _pass(self, parts: Iterable[StartupPart], nodes: Sequence[int]) -> Iterator[Any]:
+        return (self._wait(part, nodes) for part in parts if part.name not in _MACHINE)
 
     def _wait(self, part: StartupPart, nodes: Sequence[int]) -> Any:
         """Until *part* is over on these *nodes*, for an engine on each."""
@@ -318,15 +323,19 @@ def _scaled(pool: EnginePool, settings: PoolSettings, starts: _Starts, life: _Li
     replicas = [Replica(number, tuple(pool.numbers[own]), [(0.0, begin[number])], frozenset().union(*nodes[own]))
                 for number, own in enumerate(places)]
 
-    def start_up(replica: Replica, mode: str = "") -> Generator[Any, Any, None]:
-        first_nodes = [engine[0] for engine in nodes[places[replica.number]]]
-        return starts.start(pool.deployment, first_nodes, replica.nodes, mode)
+    def nodes_of(replica: Replica) -> list[int]:
+        return [engine[0] for engine in nodes[places[replica.number]]]
 
-    ends = life.lifecycles[pool.name]
+    deployment, ends = pool.deployment, life.lifecycles[pool.name]
+    mode = settings.warm_pool.mode if settings.warm_pool else ""
     grace = inf if ends.termination_grace_period is None else ends.termination_grace_period
-    return ScaledPool(starts.env, pool.name, replicas, start_up, life.changed, life.cut_off, cordoned=cordoned,
-                      termination=Termination(grace, ends.pre_stop), budget=ends.disruption_budget, warm=settings.warm,
-                      wake_up=partial(start_up, mode=settings.warm_pool.mode) if settings.warm_pool else None)
+    return ScaledPool(
+        starts.env, pool.name, replicas,
+        start_up=lambda replica: starts.start(deployment, nodes_of(replica), replica.nodes),
+        changed=life.changed, cut_off=life.cut_off, cordoned=cordoned, termination=Termination(grace, ends.pre_stop),
+        budget=ends.disruption_budget, warm=settings.warm,
+        lie_down=lambda replica: starts.lie_down(deployment, nodes_of(replica), mode),
+        wake_up=lambda replica: starts.wake(deployment, nodes_of(replica), mode))
 
 
 def _find_rivals(fleet: Sequence[EnginePool], replicas: Mapping[int, tuple[ScaledPool, Replica]]) -> None:

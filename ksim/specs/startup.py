@@ -193,8 +193,12 @@ class Startup:
         return [StartupPart("ready", self.ready)] if self.mode == "measured" else [*self._woken(engine)]
 
     def sleep(self, engine: EngineLoad) -> list[StartupPart]:
-        """What *engine* takes to fall asleep: at level 1 its weights go to host memory, at level 2 nowhere."""
-        return [] if self.mode == "sleep_2" else [self._moved("offload", engine.weights, "offload", engine)]
+        """What *engine* takes to fall asleep: at level 1 its weights go to host memory.
+
+        At level 2 they go nowhere, and a snapshot has them already.
+        """
+        kept = self.mode not in ("sleep_2", "snapshot")
+        return [self._moved("offload", engine.weights, "offload", engine)] if kept else []
 
     def switch(self, engine: EngineLoad, before: EngineLoad) -> list[StartupPart]:
         """What it takes until GPUs that serve the model of *before* serve that of *engine*, which sleeps on them."""

@@ -12,8 +12,8 @@ from ksim.cluster.replicas import DRAINING, GONE, READY, STARTING, WARM, Replica
 from ksim.results.history import absent
 from tests.results.by_hand import ENGINE
 
-#: Seconds of a start, and those in which a warm one wakes.
-START, WAKE = 10.0, 1.0
+#: Seconds of a start, and those in which one falls asleep and wakes.
+START, SLEEP, WAKE = 10.0, 0.5, 1.0
 #: What may follow each state.
 NEXT = {GONE: {STARTING}, STARTING: {READY, GONE}, READY: {DRAINING, GONE}, DRAINING: {GONE}}
 WITH_WARM = {GONE: {STARTING, WARM}, WARM: {STARTING, GONE}, **{state: {*NEXT[state], WARM} for state in NEXT if state
@@ -23,13 +23,13 @@ WITH_WARM = {GONE: {STARTING, WARM}, WARM: {STARTING, GONE}, **{state: {*NEXT[st
 def pool(places=4, ready=1, warm=0):
     env = simpy.Environment()
 
-    def start_up(replica, seconds=START):
-        yield env.timeout(seconds)
+    def lasting(seconds):
+        return lambda replica: (env.timeout(seconds) for _ in range(1))
 
     first = [READY] * ready + [WARM] * warm + [GONE] * places
     replicas = [Replica(number, (number,), [(0.0, first[number])]) for number in range(places)]
-    return env, ScaledPool(env, "a", replicas, start_up, lambda replica: None, warm=warm,
-                           wake_up=lambda replica: start_up(replica, WAKE))
+    return env, ScaledPool(env, "a", replicas, lasting(START), lambda replica: None, warm=warm,
+                           lie_down=lasting(SLEEP), wake_up=lasting(WAKE))
 
 
 def states(scaled):
@@ -160,15 +160,34 @@ def test_one_that_is_no_longer_wanted_sleeps_if_too_few_are_warm():
     assert states(scaled) == [READY, WARM, GONE] and not scaled.cold
 
 
-def test_a_start_that_is_given_up_for_the_warm_pool_takes_no_longer():
+def test_one_that_is_wanted_again_falls_asleep_before_it_wakes():
     env, scaled = pool(warm=1, places=2)
     scaled.scale(2)
     env.run(WAKE + 1)
     scaled.scale(1)
     assert states(scaled) == [READY, WARM]
+    env.run(env.now + SLEEP / 2)
     scaled.scale(2)
-    env.run(2 * WAKE + 1.5)
+    env.run(env.now + SLEEP / 2 + WAKE - 0.1)
+    assert states(scaled) == [READY, STARTING]
+    env.run(env.now + 0.2)
     assert states(scaled) == [READY, READY]
+
+
+def test_a_start_that_is_given_up_for_the_warm_pool_goes_on_where_it_was():
+    env, scaled = pool(warm=1, places=2)
+    scaled.scale(2)
+    env.run(WAKE / 2)
+    scaled.scale(1)  # it wakes up all the same, and falls asleep
+    scaled.scale(2)
+    scaled.scale(1)
+    env.run(WAKE + SLEEP / 2)
+    scaled.scale(2)
+    env.run(2 * WAKE + SLEEP - 0.1)
+    assert states(scaled) == [READY, STARTING]
+    env.run(env.now + 0.2)
+    assert states(scaled) == [READY, READY]
+    assert [state for _, state in scaled.replicas[1].life].count(READY) == 1
 
 
 def test_an_update_makes_warm_ones_anew():

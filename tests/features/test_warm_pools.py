@@ -52,6 +52,17 @@ def test_a_start_takes_as_long_as_its_warm_replica_needs_to_wake(mode):
     assert ready - began == pytest.approx(seconds(startup_of(Choice("default", {"mode": mode})).parts(engine)))
 
 
+def test_one_that_is_wanted_again_falls_asleep_before_it_wakes():
+    result = served([[0.0, 1], [1.0, 2], [4.0, 1], [6.0, 2]], {"replicas": 1, "mode": "sleep_1"}, places=2)
+    assert states(result, 1) == ["warm", "starting", "ready", "draining", "warm", "starting", "ready"]
+    (slept, _), (wanted, _), (ready, _) = result.log.engines[1].life[-3:]
+    engine = engine_load(Fleet.of(Scenario.of(table(GROWS))).pools[0].deployment)
+    startup = startup_of(Choice("default", {"mode": "sleep_1"}))
+    asleep = slept + seconds(startup.sleep(engine))
+    assert asleep > wanted
+    assert ready == pytest.approx(asleep + seconds(startup.parts(engine)))
+
+
 def test_where_a_start_is_measured_as_a_whole_waking_is_not():
     result = served(GROWS, {"replicas": 1}, startup={"name": "default", "mode": "measured", "ready": "98 s"})
     (_, _), (began, _), (ready, _) = result.log.engines[1].life

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.regression import KINDS, Regressor
-from ksim.oracles.efficiency.models import CHUNK, Interpolation
+from ksim.oracles.efficiency.models import PAIRS, Interpolation
 from tests.properties import examples
 
 RANDOM = np.random.default_rng(7)
@@ -46,7 +46,7 @@ def test_between_points_without_noise_the_process_passes_through_them_and_far_aw
 
 @examples(10)
 @given(st.sampled_from(["constant", "linear", "network", "interpolation"]),
-       st.integers(1, 2 * CHUNK + 3), st.sampled_from("CF"))
+       st.integers(1, PAIRS // 8), st.sampled_from("CF"))
 def test_rows_are_priced_alike_alone_and_together(kind, count, order):
     """To the last bit, however the rows lie in memory."""
     model = FITTED.setdefault(kind, Regressor(kind, {"members": 2} if kind == "network" else {}).fit(INPUTS, TARGETS))

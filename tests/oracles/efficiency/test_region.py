@@ -38,3 +38,11 @@ def test_points_further_out_are_further_beyond_the_region(points, factor):
     far = middle + 3 * (points[0] - middle)
     near, further = region.beyond(np.stack([far, middle + factor * (far - middle)]))
     assert further >= near
+
+
+def test_points_are_as_far_alone_as_among_many():
+    region = Region.around(np.random.default_rng(7).normal(size=(50, 9)))
+    points = np.random.default_rng(8).normal(scale=3.0, size=(400, 9))
+    together = region.beyond(points)
+    assert together.any()
+    assert together.tolist() == [region.beyond(point[None]).item() for point in points]
