@@ -1,8 +1,10 @@
 """Which of the deployments that others have measured does ksim pick as the best, and which does another simulator?
 
-`python -m benchmarks.planning picks FOLDER` compares runs of one model with the same lengths on the same GPUs.
+`python -m benchmarks.picks FOLDER` compares runs of one model with the same lengths on the same GPUs.
 """
 
+import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -179,3 +181,18 @@ def _scores(picks: Sequence[Picked]) -> list[str]:
     return [f"{100 * fmean(share > 1 - 1e-9 for share in shares):.0f} %",
             f"{100 * fmean(pick.kept for pick in picks):.0f} %", f"{100 * fmean(shares):.1f} %",
             f"{100 * float(np.quantile(shares, 0.1)):.0f} %"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the picks."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.picks",
+                                     description="Which of public runs are picked as the best?")
+    parser.add_argument("folder", type=Path, help="the public runs, with what another simulator says of them")
+    parser.add_argument("--groups", type=int, default=0, help="so many groups of comparable runs, by default all")
+    parser.add_argument("--simulate", type=int, default=0, help="so many groups are simulated, too")
+    options = parser.parse_args(arguments)
+    print("\n".join(sheet([*measured(options.folder, options.groups, options.simulate)]).markdown()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

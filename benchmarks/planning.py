@@ -1,15 +1,9 @@
-"""How good the estimates of `ksim plan` are: random questions whose candidates are all simulated.
+"""How good the estimates of `ksim plan` are: random questions whose candidates are all simulated."""
 
-`python -m benchmarks.planning picks FOLDER` asks which of the deployments that others have measured is the best.
-"""
-
-import argparse
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from math import inf
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -207,21 +201,3 @@ def question(number: int) -> tuple[PlanStudy, str]:
                         requests=REQUESTS, replications=2, seed=0)
     return asked, (f"{model} on {gpu}, {rate:g} requests/s of {prompt:g} + {output:g} tokens, TTFT {ttft:g} s, TPOT"
                    f" {1e3 * tpot:g} ms")
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Print which of public runs are picked as the best."""
-    from benchmarks.picks import measured, sheet  # which needs `closed`
-
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning")
-    commands = parser.add_subparsers(required=True)
-    picks = commands.add_parser("picks", help="which of public runs are picked as the best")
-    picks.add_argument("folder", type=Path, help="the public runs, with what another simulator says of them")
-    picks.add_argument("--groups", type=int, default=0, help="so many groups of comparable runs, by default all")
-    picks.add_argument("--simulate", type=int, default=0, help="so many groups are simulated, too")
-    options = parser.parse_args(arguments)
-    print("\n".join(sheet([*measured(options.folder, options.groups, options.simulate)]).markdown()))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

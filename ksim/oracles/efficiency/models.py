@@ -50,8 +50,7 @@ class Physics:
     further: Callable[[tuple[str, ...]], Sequence[Array]] = _nothing
 
 
-#: Pairs of a row and what it meets (points, hidden values, sides of a region) that are evaluated together: with more,
-#: intermediate arrays are memory that the system clears anew each time.
+#: Rows times what each meets (points, hidden values, sides) in one go: of more, the system clears the memory each time.
 PAIRS = 15_000
 #: A name and its place.
 _Named = tuple[int, str]
@@ -107,8 +106,7 @@ class Perceptrons:
     last: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
-        members, _, hidden = self.first.shape
-        return _chunked(self._mean, inputs, members * hidden)
+        return _chunked(self._mean, inputs, len(self._layers[1]))
 
     def _mean(self, inputs: Array) -> Array:
         first, first_bias, second, second_bias, last, last_bias = self._layers
@@ -183,8 +181,8 @@ class _KernelComponent:
 
     def between(self, inputs: Array, smooth: float) -> Array:
         at = row_side(inputs[:, self.seen] / self.lengths - self.centre)
-        return _chunked(lambda part: times(kernel_of(times(part, self.near), smooth), self.weights), at,
-                        len(self.weights))
+        near, weights = self.near, self.weights
+        return _chunked(lambda part: times(kernel_of(times(part, near), smooth), weights), at, len(weights))
 
 
 #: Models by the names that profiles have for them.
@@ -218,7 +216,6 @@ def kernel_of(squared: Array, smooth: float) -> Array:
 
 
 def _chunked(evaluate: Callable[[Array], Array], inputs: Array, met: int) -> Array:
-    """What *evaluate* makes of *inputs*, of which each row meets so many values."""
     chunk = max(1, PAIRS // met)
     if len(inputs) <= chunk:
         return evaluate(inputs)
@@ -317,8 +314,8 @@ class Region:
         Where inputs go together, as sizes do in layers of one model, the data has next to no extent in some direction:
         then distances count in spreads.
         """
-        each_its_own = self.lowest.ndim > 1
-        return self._beyond(inputs) if each_its_own else _chunked(self._beyond, inputs, len(self.lowest))
+        stacked = self.lowest.ndim > 1
+        return self._beyond(inputs) if stacked else _chunked(self._beyond, inputs, len(self.lowest))
 
     def _beyond(self, inputs: Array) -> Array:
         faces = (inputs - self.mean) / self.scale @ _directions(inputs.shape[1])
