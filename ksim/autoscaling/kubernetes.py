@@ -4,8 +4,7 @@ from math import inf
 
 from attrs import field, frozen
 
-from ksim.foundation.errors import ConfigError
-from ksim.specs.pools import whole
+from ksim.specs.pools import DisruptionBudgetSettings, whole
 
 #: Least seconds between SIGTERM and the kill, whatever a preStop hook has left of the grace period
 #: (pkg/kubelet/kuberuntime, minimumGracePeriodInSeconds).
@@ -52,22 +51,18 @@ class RollingUpdate:
 
 @frozen
 class DisruptionBudget:
-    """A PodDisruptionBudget of `replicas`; both of its forms round a percentage up."""
+    """A PodDisruptionBudget of `replicas`, as its `settings` say; both of its forms round a percentage up."""
 
     replicas: int
-    min_available: int | str | None = None
-    max_unavailable: int | str | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if (self.min_available is None) == (self.max_unavailable is None):
-            raise ConfigError("PodDisruptionBudget", "needs one of minAvailable and maxUnavailable")
+    settings: DisruptionBudgetSettings
 
     @property
     def desired_healthy(self) -> int:
-        if self.min_available is not None:
-            return whole(self.min_available, self.replicas, up=True)
-        assert self.max_unavailable is not None, "one of the two is there"
-        return max(0, self.replicas - whole(self.max_unavailable, self.replicas, up=True))
+        least, most_gone = self.settings.min_available, self.settings.max_unavailable
+        if least is not None:
+            return whole(least, self.replicas, up=True)
+        assert most_gone is not None, "one of the two is there"
+        return max(0, self.replicas - whole(most_gone, self.replicas, up=True))
 
     def evictions(self, healthy: int) -> int:
         """How many pods may be evicted while so many are *healthy*."""

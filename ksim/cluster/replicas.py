@@ -129,7 +129,7 @@ class ScaledPool:
         """Let *replica*, which starts, is ready or is warm, go if the budget allows it, and have another one in its
         place."""
         if self.budget is not None:
-            budget = DisruptionBudget(self.wanted, self.budget.min_available, self.budget.max_unavailable)
+            budget = DisruptionBudget(self.wanted, self.budget)
             if not budget.allows(len(self.those(READY)), replica.state == READY):
                 return
         replica.outdated = True  # it goes for good

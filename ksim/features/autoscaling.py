@@ -401,8 +401,7 @@ class AutoscalingFeature(WiredFeature):
             scenario, sizes = pool.deployment.scenario, range(1, pool.replicas + 1)
             budget = scenario.lifecycle.disruption_budget
             if scenario.drains and budget is not None and not any(
-                    DisruptionBudget(size, budget.min_available, budget.max_unavailable).evictions(size)
-                    for size in sizes):
+                    DisruptionBudget(size, budget).evictions(size) for size in sizes):
                 yield (f"pool {pool.name}: its disruption_budget never allows an eviction, so drains wait for ever: its"
                        " replicas stay on nodes that are cordoned")
 

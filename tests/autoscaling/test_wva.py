@@ -10,6 +10,7 @@ from ksim.autoscaling.queue_model import BatchTimes, QueueModel, QueueTarget, Ta
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.specs.pools import DisruptionBudgetSettings
 from tests.properties import examples
 
 
@@ -110,8 +111,8 @@ def test_a_rolling_update_always_moves_and_keeps_its_bounds(replicas, surge, una
 
 @given(st.integers(1, 30), st.integers(0, 100), st.integers(0, 30))
 def test_the_forms_of_a_disruption_budget_round_against_each_other(replicas, share, healthy):
-    least = DisruptionBudget(replicas, min_available=f"{100 - share}%")
-    most = DisruptionBudget(replicas, max_unavailable=f"{share}%")
+    least = DisruptionBudget(replicas, DisruptionBudgetSettings(min_available=f"{100 - share}%"))
+    most = DisruptionBudget(replicas, DisruptionBudgetSettings(max_unavailable=f"{share}%"))
     # Both round up, so one keeps what the other lets go.
     assert most.desired_healthy <= least.desired_healthy <= most.desired_healthy + 1
     assert 0 <= least.evictions(healthy) <= most.evictions(healthy) <= healthy

@@ -11,6 +11,7 @@ from ksim.flow.events import Failed, Finished, Rejected
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.specs.pools import DisruptionBudgetSettings
 from tests.properties import examples
 
 COUNT, OUTPUT = 12, 300
@@ -111,7 +112,7 @@ def test_replicas_of_all_pools_on_a_node_go_and_nodes_are_counted_through_all_sy
     (True, 2, 2, False), (True, 3, 2, True), (False, 2, 2, True), (False, 1, 2, False), (False, 0, 0, False),
     (False, 1, 0, True)])
 def test_a_pod_that_is_not_ready_may_go_where_enough_others_are(ready, healthy, wanted, allowed):
-    assert DisruptionBudget(4, min_available=wanted).allows(healthy, ready) is allowed
+    assert DisruptionBudget(4, DisruptionBudgetSettings(min_available=wanted)).allows(healthy, ready) is allowed
 
 
 @pytest.mark.parametrize(("change", "says"), [
@@ -153,7 +154,7 @@ def test_each_request_ends_once_and_evictions_keep_the_budget(drains, budget, gr
     if grace is None or limit:
         assert len(list(result.log.of(Finished))) + len(list(result.log.of(Failed))) == COUNT
     if budget:
-        least = DisruptionBudget(replicas, **budget).desired_healthy
+        least = DisruptionBudget(replicas, DisruptionBudgetSettings(**budget)).desired_healthy
         assert all(after >= min(before, least) for before, after in pairwise(ready(result).values()))
     cordoned = [(node, at, at + lasts) for node, at, lasts in drains]
     for node, begin, end in cordoned:  # a replica fills a node, and has its number

@@ -6,6 +6,7 @@ from typing import Any
 from ksim.autoscaling.keda import Fallback, Limits, Poll, Trigger
 from ksim.autoscaling.kubernetes import DisruptionBudget, RollingUpdate, Termination
 from ksim.autoscaling.pod_metrics import MetricError, Pod, Scale
+from ksim.specs.pools import DisruptionBudgetSettings
 from ksim.validation.autoscalers import Case
 from ksim.validation.schedules import Difference
 
@@ -63,7 +64,8 @@ def _update(case: Case) -> Row:
 
 
 def _budget(case: Case) -> Row:
-    budget = DisruptionBudget(case["replicas"], case["min_available"], case["max_unavailable"])
+    settings = DisruptionBudgetSettings(case["min_available"], case["max_unavailable"])
+    budget = DisruptionBudget(case["replicas"], settings)
     return {"desired_healthy": budget.desired_healthy, "evictions_allowed": budget.evictions(case["healthy"])}
 
 
