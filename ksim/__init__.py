@@ -115,7 +115,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "cost": (13, 3_400, 7), "calibration": (30, 4_600, 4), "kv.cache": (10, 3_200, 9), "scheduling": (36, 6_300, 21),
     "kv.transfer": (6, 1_100, 4), "kv.offload": (19, 3_400, 4), "engine": (19, 4_300, 15), "cluster": (42, 6_000, 9),
     "autoscaling": (18, 3_800, 13),
-    "features": (15, 2_700, 2), "results": (19, 6_000, 12), "views": (20, 5_300, 13), "scenario": (20, 4_800, 16),
+    "features": (15, 2_700, 2), "results": (19, 6_100, 12), "views": (20, 5_300, 13), "scenario": (20, 4_800, 16),
     "simulation": (7, 1_600, 6), "validation": (26, 4_700, 6), "testing": (19, 2_700, 2), "study": (44, 9_800, 14),
     "views.page": (17, 2_500, 1), "server": (27, 6_200, 4), "deploy": (37, 8_000, 6), "cli": (29, 6_600, 0),
 }

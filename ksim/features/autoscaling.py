@@ -16,7 +16,7 @@ from ksim.cluster.replicas import GONE, READY, WARM, Drains, Replica, ScaledPool
 from ksim.cluster.scaler import Scaler, Tally
 from ksim.cluster.signals import View
 from ksim.engine.loop_times import Horizon
-from ksim.flow.events import CUT_OFF, UNAVAILABLE, Failed
+from ksim.flow.events import CUT_OFF, UNAVAILABLE, EngineBuilt, Failed
 from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
@@ -132,6 +132,17 @@ class _Starts:
     def _prepare(self, machine: Sequence[StartupPart], node: int) -> Generator[Any, Any, None]:
         for part in machine:
             yield self._wait(part, [node])
+
+    def name_nodes(self, fleet: Sequence[EnginePool], replicas: Mapping[int, tuple[ScaledPool, Replica]],
+                   engines: list[EngineBuilt]) -> None:
+        """Write down the nodes of *engines*, by their numbers, that come and go with these *replicas*."""
+        startup, come = self.paths.startup, frozenset().union(*(one.nodes for _, one in replicas.values()))
+        for pool in fleet if startup.node > 0 else ():
+            for number, place in zip(pool.numbers, pool.places, strict=True):
+                nodes = _nodes(pool, place, self.first_nodes[pool.offset])
+                if come.intersection(nodes):
+                    engines[number] = evolve(engines[number], nodes=tuple(nodes), node_idle=startup.node_idle,
+                                             node_gpus=pool.deployment.system.gpus_per_node)
 
     def changed(self, replica: Replica) -> None:
         """Take note that *replica* has come to its nodes or gone from them; at the start of the run, they are there."""
@@ -394,6 +405,7 @@ class AutoscalingFeature(WiredFeature):
             pools += dict.fromkeys(pool for pool, _ in life.replicas.values())
             replicas |= life.replicas
         _find_rivals(running.pools, replicas)
+        starts.name_nodes(running.pools, replicas, running.cluster.parts[0].log.engines)
         drains.begin(running.scenario.drains, running.env)
 
     def run_remarks(self, pools: Sequence[EnginePool], summary: Callable[[], Mapping[str, Any]]) -> Iterator[str]:

@@ -196,12 +196,10 @@ class LinkBuilt:
 class Stepped(Event):
     """An engine's step is done, and its tokens are with the users at `time`.
 
-    The batch was scheduled from `scheduled` on and its inputs `prepared`; the
-    GPUs worked on it, or waited for its launches, from `start` to `end`; the
-    engine had `taken` its tokens in, and the front end handed them on.
-    `waiting`, `running` and `blocks` (KV blocks in use) are as the scheduler
-    left them.  `step_costs` has one entry per pipeline stage, each true of all
-    `ranks` of the stage.  `scalings` says how the SM clock scaled each of them; empty means the boost clock.
+    The batch was scheduled from `scheduled` on and its inputs `prepared`; the GPUs worked on it, or waited for its
+    launches, from `start` to `end`; the engine had `taken` its tokens in, and the front end handed them on.  `waiting`,
+    `running` and `blocks` (KV blocks in use) are as the scheduler left them.  `step_costs` has one entry per pipeline
+    stage, each true of all `ranks` of the stage, and `scalings` how the SM clock scaled it; empty: at the boost clock.
     """
 
     engine: int
@@ -299,18 +297,16 @@ class EngineBuilt:
     reach: float = 0.0
     #: Engines with the same number of 0 or more are a data-parallel group: they share experts and step together.
     group: int = -1
-    #: SM clocks (Hz) below which nothing was measured of what they save and cost; nan where clocks do not change.
+    #: The lowest SM clock (Hz) of which it is known what it saves and costs, and the lowest that can be set; or nan.
     known_clock: float = nan
-    #: The lowest SM clock (Hz) that can be set; nan where clocks do not change.
     least_clock: float = nan
     #: Its pool, what that does (prefill, decode, both), which replica of it, and what it serves in a fleet of several.
     pool: str = ""
     role: str = "both"
     replica: int = 0
     model: str = ""
-    #: Tokens that its drafter proposes for each sequence and step; 0 without speculative decoding.
+    #: Tokens that its drafter proposes for each sequence and step, and slots for LoRA adapters on each GPU.
     drafted: int = 0
-    #: Slots for LoRA adapters on each GPU.
     max_loras: int = 0
     #: Where its KV is kept beyond its GPUs.
     tiers: tuple[str, ...] = ()
@@ -318,6 +314,10 @@ class EngineBuilt:
     encodes: bool = False
     #: When it began to be "starting", "ready", "draining", "warm" or "gone", in turn; empty for one that stays ready.
     life: tuple[tuple[float, str], ...] = ()
+    #: Where nodes come and go: those that it lies on, and how long each, with all of its GPUs, outstays its engines.
+    nodes: tuple[int, ...] = ()
+    node_gpus: int = 0
+    node_idle: float = 0.0
 
 
 #: Too Many Requests and Service Unavailable: the HTTP status of whoever is refused for load, or was cut off.

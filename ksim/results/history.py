@@ -1,7 +1,8 @@
 """A run as arrays: the log, read once for all results."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -331,7 +332,7 @@ class History:
     def static_joules(self) -> float:
         """Static energy of all GPUs, asleep or awake."""
         asleep = sums(self.steps.engine, self.naps, len(self.engines)) + self.last_naps
-        return static_joules(self.engines, asleep, self.duration)
+        return static_joules(self.engines, gpu_seconds(self.engines, self.duration), asleep)
 
     @cached_property
     def host_gaps(self) -> Floats:
@@ -393,30 +394,82 @@ def pools_of(engines: Sequence[EngineBuilt]) -> list[str]:
     return [name for name in dict.fromkeys(built.pool for built in engines) if name]
 
 
-def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: float) -> float:
-    """Static energy of the GPUs of *engines* in *duration* seconds, of which they were *asleep* for so many."""
-    gpus = each(engines, lambda engine: engine.ranks * engine.stages)
-    saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
-    slept = np.where(asleep > 0, asleep * saved, 0.0) * gpus
-    missing = floats(engines, "static_watts") * gpus * absent(engines, duration)
-    return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum()) - float(missing.sum())
-
-
 def is_scaled(engines: Sequence[EngineBuilt]) -> bool:
     """Whether replicas may come and go."""
     return any(built.life for built in engines)
 
 
+def present(built: EngineBuilt, duration: float) -> Iterator[tuple[float, float]]:
+    """From when until when an engine has GPUs in a run of *duration*."""
+    for (since, state), (until, _) in pairwise((*(built.life or ((0.0, ""),)), (duration, "gone"))):
+        if state != "gone" and since < min(until, duration):
+            yield since, min(until, duration)
+
+
 def absent(engines: Sequence[EngineBuilt], duration: float) -> Floats:
     """The seconds of a run of *duration* in which each of *engines* has no GPUs."""
-    return np.array([_gone(built.life, duration) for built in engines], np.float64)
+    return np.array([duration - sum(until - since for since, until in present(built, duration)) if built.life else 0.0
+                     for built in engines])
 
 
-def _gone(life: Sequence[tuple[float, str]], duration: float) -> float:
-    """The seconds, of so many, in which an engine with this *life* has none."""
-    ends = [*(since for since, _ in life[1:]), duration]
-    return sum(max(0.0, min(end, duration) - since)
-               for (since, state), end in zip(life, ends, strict=False) if state == "gone")
+def gpu_seconds(engines: Sequence[EngineBuilt], duration: float) -> Floats:
+    """The GPU seconds of each of all *engines* in a run of *duration*: its own, and where nodes come and go, a share of
+    those of its nodes that nobody has, by its own on the node."""
+    own = each(engines, _gpus) * (duration - absent(engines, duration))
+    found = own.copy()
+    for places, since, until, gpus in spare_gpus(engines, duration):
+        shares = own[places] / [len(engines[place].nodes) for place in places]
+        found[places] += float(gpus @ (until - since)) * shares / max(shares.sum(), 1e-300)
+    return found
+
+
+def spare_gpus(engines: Sequence[EngineBuilt], duration: float
+               ) -> Iterator[tuple[list[int], Floats, Floats, Floats]]:
+    """The GPUs that nobody has of each node of *engines* that comes and goes, in a run of *duration*.
+
+    Yields the places of the engines on it, and columns of (changes,): from when until when there are so many more.
+    """
+    on = dict[int, list[int]]()
+    for place, built in enumerate(engines):
+        for node in built.nodes:
+            on.setdefault(node, []).append(place)
+    for places in on.values():
+        first = engines[places[0]]
+        taken = [(since, until, -_on_a_node(engines[place])) for place in places
+                 for since, until in present(engines[place], duration)]
+        there = [(since, until, float(first.node_gpus)) for since, until in _joined(
+            (since, min(until + first.node_idle, duration)) for since, until, _ in taken)]
+        since, until, gpus = np.array([*there, *taken]).reshape(-1, 3).T
+        yield places, since, until, gpus
+
+
+def static_joules(engines: Sequence[EngineBuilt], held: Floats, asleep: Floats) -> float:
+    """Static energy of the GPUs of *engines*, which *held* so many `gpu_seconds`, and were *asleep* for so many each.
+    """
+    saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
+    slept = np.where(asleep > 0, asleep * saved, 0.0) * each(engines, _gpus)
+    return float(floats(engines, "static_watts") @ held) - float(slept.sum())
+
+
+def _gpus(built: EngineBuilt) -> int:
+    return built.ranks * built.stages
+
+
+def _on_a_node(built: EngineBuilt) -> float:
+    """The GPUs of an engine on each of its nodes."""
+    return _gpus(built) / len(built.nodes)
+
+
+def _joined(stays: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """*stays* in order, those as one that meet."""
+    joined = list[tuple[float, float]]()
+    for since, until in sorted(stays):
+        if joined and since <= joined[-1][1]:
+            first, last = joined.pop()
+            joined.append((first, max(until, last)))
+        else:
+            joined.append((since, until))
+    return joined
 
 
 def tiers_of(engines: Iterable[EngineBuilt]) -> list[str]:

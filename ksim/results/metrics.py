@@ -12,7 +12,7 @@ import numpy as np
 from attrs import define, evolve, field, fields
 
 from ksim.flow.events import GONE, EngineBuilt
-from ksim.results.history import History, absent, is_scaled
+from ksim.results.history import History, gpu_seconds, is_scaled
 from ksim.results.numbers import LATENCIES, PERCENTILES, STATISTICS, LatencyTargets, Summary, latency_key
 from ksim.results.requests import Requests
 from ksim.results.series import concurrency, saturation
@@ -287,7 +287,7 @@ def summarise(history: History, limits: LatencyTargets = _NO_TARGETS, closed: bo
         "extrapolated_share": ratio(work.extrapolated, work.gpu_seconds),
         **cache(work, served),
         **batches(work),
-        **utilisation(work, history.engines, duration),
+        **utilisation(work, history.engines, gpu_seconds(history.engines, duration), duration),
         **drawn(work, served, history.static_joules, duration),
         **clocks(work),
         **saturation(history, closed),
@@ -416,34 +416,31 @@ def speculation(work: StepTotals) -> Summary:
     }
 
 
-def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], duration: float) -> Summary:
-    """FLOP and bytes over what the GPUs could do at their peaks, in the whole run and while busy."""
-    gpus = floats(engines, "ranks") * floats(engines, "stages")
-    missing = gpus * absent(engines, duration)
+def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], held: Floats, duration: float) -> Summary:
+    """FLOP and bytes over what the GPUs could do at their peaks, in the whole run and while busy.
 
-    def available(peak: Floats) -> float:
-        return float(peak @ gpus) * duration - float(peak @ missing)
-
-    gpu_seconds = float(gpus.sum()) * duration - float(missing.sum())
+    Engines *held* so many GPU seconds each.
+    """
+    whole = float(held.sum())
     return {
-        "gpus": int(gpus.sum()),
-        **_allocation(engines, gpu_seconds, duration),
-        "mfu": ratio(work.flops, available(floats(engines, "peak_flops"))),
+        "gpus": int((floats(engines, "ranks") * floats(engines, "stages")).sum()),
+        **_allocation(engines, whole, duration),
+        "mfu": ratio(work.flops, float(floats(engines, "peak_flops") @ held)),
         "busy_mfu": ratio(work.flops, work.flops_possible),
-        "mbu": ratio(work.bytes, available(floats(engines, "peak_bandwidth"))),
+        "mbu": ratio(work.bytes, float(floats(engines, "peak_bandwidth") @ held)),
         "busy_mbu": ratio(work.bytes, work.bytes_possible),
-        "gpu_busy_share": ratio(work.gpu_seconds, gpu_seconds),
-        "host_share": ratio(work.host_seconds, gpu_seconds),
+        "gpu_busy_share": ratio(work.gpu_seconds, whole),
+        "host_share": ratio(work.host_seconds, whole),
     }
 
 
-def _allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: float) -> Summary:
+def _allocation(engines: Sequence[EngineBuilt], held: float, duration: float) -> Summary:
     """What GPUs were allocated to *engines*, where that changes."""
     if not is_scaled(engines):
         return {}
     from ksim.results.scaling import allocation
 
-    return allocation(engines, gpu_seconds, duration)
+    return allocation(engines, held, duration)
 
 
 def clocks(work: StepTotals) -> Summary:

@@ -144,6 +144,7 @@ _GROUPS: Mapping[str, tuple[RunNumber, ...]] = {
         RunNumber("gpus", "GPUs", "", LESS),
         RunNumber("mean_gpus", "GPUs allocated, mean", "GPUs", LESS),
         RunNumber("allocated_gpu_seconds", "GPU-hours allocated", "s", LESS, "", 1 / 3600),
+        RunNumber("unused_gpu_seconds", "GPU-hours of nodes without a replica", "s", LESS, "", 1 / 3600),
         RunNumber("mean_replicas", "replicas, mean", "replicas", LESS),
         RunNumber("mean_warm_replicas", "warm replicas, mean", "replicas", LESS),
         RunNumber("replica_starts", "starts of replicas", "", LESS, "starts"),
@@ -256,7 +257,7 @@ REPORTED: Mapping[str, tuple[str, ...]] = {
         "spec_decode_acceptance_length", "images", "encoder_tokens"),
     "Autoscaling": (
         "scaling_decisions", "replica_starts", "replica_drains", "mean_replicas", "mean_warm_replicas",
-        "allocated_gpu_seconds", "gpu_dollars"),
+        "allocated_gpu_seconds", "unused_gpu_seconds", "gpu_dollars"),
     "Cache": (
         "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in _TIERS),
         "kv_offload_load_bytes", "kv_offload_store_bytes", "preemptions", "lora_loads", "lora_reads"),

@@ -11,7 +11,7 @@ from attrs import define, frozen
 
 from ksim.flow.events import EngineBuilt, Failed, Finished
 from ksim.flow.log import only
-from ksim.results.history import History, pools_of, static_joules
+from ksim.results.history import History, gpu_seconds, pools_of, static_joules
 from ksim.results.metrics import Added, StepTotals, aborted, batches, clocks, spread, utilisation
 from ksim.results.numbers import POOL_LATENCIES, Summary
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
@@ -184,14 +184,16 @@ def pool_summaries(history: History) -> dict[str, Summary]:
 def of_pools(engines: Sequence[EngineBuilt], works: Sequence[StepTotals], totals: PoolTotals,
              spreads: Sequence[Summary], duration: float) -> Iterator[tuple[str, Summary]]:
     """The summary of each pool: what it is, what it did, its *spreads* of latencies, and what it drew."""
+    held = gpu_seconds(engines, duration)
     for index, name in enumerate(pools_of(engines)):
         own = [number for number, built in enumerate(engines) if built.pool == name]
         work, built = works[index], [engines[number] for number in own]
-        static = _static(engines, own, work, duration)
+        static = _static(engines, own, held[own], work, duration)
         yield name, {"role": built[0].role, "gpu": built[0].gpu, "engines": len(built),
                      **_rates(totals, index, duration), **spreads[index],
                      **_cache(work, totals, index, built, duration), **batches(work),
-                     **utilisation(work, built, duration), **_energy(work, totals, index, static, duration),
+                     **utilisation(work, built, held[own], duration),
+                     **_energy(work, totals, index, static, duration),
                      **clocks(work)}
 
 
@@ -221,10 +223,11 @@ def _energy(work: StepTotals, totals: PoolTotals, index: int, static: float, dur
             "joules_per_output_token": ratio(joules, totals.outputs[index])}
 
 
-def _static(engines: Sequence[EngineBuilt], own: Sequence[int], work: StepTotals, duration: float) -> float:
-    """The static joules of the engines at the places *own*."""
+def _static(engines: Sequence[EngineBuilt], own: Sequence[int], held: Floats, work: StepTotals,
+            duration: float) -> float:
+    """The static joules of the engines at the places *own*, which *held* so many GPU seconds."""
     last = np.maximum(0.0, duration - work.ended - floats(engines, "sleep_after"))
-    return static_joules([engines[number] for number in own], (work.asleep + last)[list(own)], duration)
+    return static_joules([engines[number] for number in own], held, (work.asleep + last)[list(own)])
 
 
 def of_fleet(pools: dict[str, Summary], summary: Summary) -> Summary:

@@ -13,6 +13,7 @@ from attrs import frozen
 from ksim.flow.events import EngineBuilt, Scaled
 from ksim.flow.log import Columns, Log
 from ksim.results.arrow import records
+from ksim.results.history import present
 from ksim.results.numbers import Summary
 from ksim.results.series import Series
 from ksim.results.steps import Floats, ratio
@@ -75,16 +76,20 @@ def _known(seen: Mapping[str, float]) -> dict[str, float | None]:
 
 def allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: float) -> Summary:
     """How much of GPUs, and how many engines and replicas at a time, autoscalers had in a run of *duration*; how many
-    were warm, where any was; and how often a replica started, or was to go while it was ready."""
+    were warm, where any was; what of their nodes nobody had, where these come and go; and how often a replica started,
+    or was to go while it was ready."""
     replicas = _replicas(engines)
     lives = [[moment_state for moment_state in _life(own) if moment_state[0] <= duration]
              for own in replicas.values()]
     engines_there = _there(zip(map(len, replicas.values()), lives, strict=True))
     states = [[state for _, state in life] for life in lives]
     warm = _mean(lives, duration, {_WARM})
+    own = sum(built.ranks * built.stages * (until - since) for built in engines
+              for since, until in present(built, duration))
     return {"allocated_gpu_seconds": gpu_seconds, "mean_gpus": ratio(gpu_seconds, duration),
             "max_engines": round(engines_there.peak), "min_engines": round(engines_there.values.min()),
             "mean_replicas": _mean(lives, duration, STATES), **({"mean_warm_replicas": warm} if warm else {}),
+            **({"unused_gpu_seconds": gpu_seconds - own} if engines[0].nodes else {}),
             "replica_starts": sum(each.count("starting") for each in states),
             "replica_drains": sum(before == _READY for each in states for before in each[:-1])}
 

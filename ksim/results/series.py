@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from attrs import frozen
 
-from ksim.results.history import History
+from ksim.results.history import History, spare_gpus
 from ksim.results.numbers import Summary
 from ksim.results.steps import Floats
 
@@ -167,7 +167,7 @@ def static_power(history: History, index: int) -> Series:
 
 
 def power(history: History, places: Iterable[int] | None = None) -> Series:
-    """Watts of the GPUs of the engines at *places*, by default all."""
+    """Watts of the GPUs of the engines at *places*, by default of all that are paid."""
     return _added(history, engine_power, places)
 
 
@@ -177,8 +177,11 @@ def all_static_power(history: History) -> Series:
 
 
 def _added(history: History, of_engine: Callable[[History, int], Series], places: Iterable[int] | None) -> Series:
-    return Series.total([of_engine(history, index)
-                         for index in (range(len(history.engines)) if places is None else places)])
+    parts = [of_engine(history, index) for index in (range(len(history.engines)) if places is None else places)]
+    for there, since, until, gpus in spare_gpus(history.engines, history.duration) if places is None else ():
+        watts = gpus * history.engines[there[0]].static_watts
+        parts.append(Series.of_changes(np.append(since, until), np.append(watts, -watts)))
+    return Series.total(parts)
 
 
 @frozen(eq=False)

@@ -135,6 +135,7 @@ class Startup:
 
     A `node` is there unless it takes time to provision: then it comes with the first replica on it, and goes when none
     has been there for `node_idle` seconds (by default 10 min, the Cluster Autoscaler's --scale-down-unneeded-time).
+    All of its GPUs are paid meanwhile.
     The `image` is "on_node", or is to "pull", `image_bytes` from the registry once for each node, or is to "stream", so
     that imports wait for it.  A checkpoint comes from `weights`, a path, after a
     `download` from the hub if asked for.  `compile_cache` is "warm" where vLLM finds its compiled code and

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from attrs import define
 
@@ -12,6 +13,7 @@ from ksim.flow.events import Finished, Received, Routed, Scaled
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.results import streaming
 from ksim.results.history import absent
+from ksim.results.series import power
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.fleet import Fleet
@@ -184,6 +186,30 @@ def test_a_node_comes_once_for_all_replicas_on_it_and_goes_when_it_was_idle():
     ready = [[moment for moment, state in built.life if state == "ready"] for built in engines[8:]]
     assert ready[0][0] == ready[1][0] == ready[2][0] and 61 < ready[2][0] < 120
     assert ready[0][1:] == pytest.approx([200 + work, 900 + 60 + work])
+
+
+def test_a_node_that_comes_is_paid_with_all_its_gpus_until_it_goes(tmp_path):
+    """Eight GPUs all along, and eight from 20 s to 10 min after 60 s; none is at hand for a third node."""
+    made = table(replicas=8, places=17, rate=0.05, count=50, nodes=3, startup={"name": "default", "node": "10 s"},
+                 autoscaler={"name": "perfect", "interval": "1 s", "sizes": {"a": [[0.0, 8], [20.0, 10], [60.0, 8]]}},
+                 energy={"price_per_gpu_hour": 3600.0})
+    result = simulate(Scenario.of(made))
+    summary, ends = result.summary, [built.life[-1] for built in result.log.engines[8:10]]
+    assert [state for _, state in ends] == ["gone", "gone"] and summary["duration"] > 700
+    paid = 8 * (summary["duration"] + max(moment for moment, _ in ends) + 600 - 20)
+    own = 17 * summary["duration"] - absent(result.log.engines, summary["duration"]).sum()
+    assert summary["allocated_gpu_seconds"] == summary["gpu_dollars"] == pytest.approx(paid)
+    assert summary["unused_gpu_seconds"] == pytest.approx(paid - own)
+    assert summary["static_energy_joules"] == pytest.approx(paid * result.log.engines[0].static_watts)
+    assert sum(result.kernels["seconds"].to_pylist()) == pytest.approx(paid)
+    joules = power(result.history).integral(np.array([summary["duration"]]))[0]
+    assert joules == pytest.approx(summary["energy_joules"])
+    streamed = stream(Scenario.of(made), tmp_path / "run").summary
+    for key in ("allocated_gpu_seconds", "unused_gpu_seconds", "gpu_dollars", "static_energy_joules", "mfu"):
+        assert streamed[key] == pytest.approx(summary[key]), key
+    del made["startup"]["node"]
+    whole = simulate(Scenario.of(made)).summary
+    assert "unused_gpu_seconds" not in whole and whole["allocated_gpu_seconds"] < summary["allocated_gpu_seconds"]
 
 
 def test_a_prediction_of_ttft_refuses_nothing_while_no_replica_is_ready():

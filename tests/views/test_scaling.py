@@ -59,7 +59,7 @@ def test_decisions_keep_what_was_seen(result):
 def test_the_figure_has_what_the_tables_say(result, moments):
     chart = scaling_chart(moments)
     titles = [panel.title for panel in chart.panels]
-    assert titles == ["Requests that arrive per second", "Replicas of a", "Dollars per hour for GPUs",
+    assert titles == ["Requests that arrive per second", "Replicas of a", "Dollars per hour for the GPUs of replicas",
                       "Watts of all GPUs", "Within the targets, by when requests arrived"]
     lines = {mark.name: mark for mark in chart.panels[1].marks}
     assert {*lines} == {"wanted", "ready", "starting"}  # the one that goes has no request, and drains for no time

@@ -130,7 +130,7 @@ def _allocated(moments: ScaledMoments) -> Panel:
     if moments.prices:
         cost = _stairs(moments.cost, moments.end, "", INK)
         axis = Axis("", 0, 1.06 * moments.cost.peak or 1.0, most=4)
-        return Panel("Dollars per hour for GPUs", _seconds(moments), axis, [cost])
+        return Panel("Dollars per hour for the GPUs of replicas", _seconds(moments), axis, [cost])
     lines = [_stairs(gpus, moments.end, pool if len(moments.sizes.gpus) > 1 else "", colour)
              for (pool, gpus), colour in zip(moments.sizes.gpus.items(), cycle(PALETTE), strict=False)]
     return Panel("GPUs allocated", _seconds(moments), _whole(moments.sizes.gpus.values()), lines,
