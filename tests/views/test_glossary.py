@@ -41,7 +41,8 @@ def test_every_key_of_a_fleets_summary_is_explained():
 def test_every_key_of_a_fleet_that_is_scaled_is_explained():
     log = fleet.log(count=20)
     plain = Result(log).summary
-    log.engines[:] = [evolve(built, life=((0.0, "warm"), (1e-3, "ready"))) for built in log.engines]
+    log.engines[:] = [evolve(built, life=((0.0, "warm"), (1e-3, "ready")), nodes=(0,), node_gpus=8)
+                      for built in log.engines]
     more = Result(log).summary
     scaled = sorted(entries("summary.json of fleets that are scaled"))
     assert scaled == sorted(more.keys() - plain.keys())
