@@ -137,7 +137,7 @@ class _Starts:
                    engines: list[EngineBuilt]) -> None:
         """Write down the nodes of *engines*, by their numbers, that come and go with these *replicas*."""
         startup, come = self.paths.startup, frozenset().union(*(one.nodes for _, one in replicas.values()))
-        for pool in fleet if startup.node > 0 else ():
+        for pool in fleet if startup.nodes_come else ():
             for number, place in zip(pool.numbers, pool.places, strict=True):
                 nodes = _nodes(pool, place, self.first_nodes[pool.offset])
                 if come.intersection(nodes):
@@ -153,7 +153,7 @@ class _Starts:
                 node.replicas -= 1
                 node.left = now
                 continue
-            if not node.replicas and startup.node > 0 and now - node.left >= startup.node_idle:
+            if not node.replicas and startup.nodes_come and now - node.left >= startup.node_idle:
                 node.came = None
             node.replicas += 1
             if len(replica.life) == 1:

@@ -180,6 +180,11 @@ class Startup:
             raise ValueError(f"a download goes to the disk or to the page cache, and weights = {self.weights!r} are not"
                              " read from there; leave download out, or read them from one of these")
 
+    @property
+    def nodes_come(self) -> bool:
+        """Whether nodes come with replicas, and go; engines that sleep, and those that are measured, have theirs."""
+        return self.node > 0 and self.mode in ("process", "snapshot")
+
     def parts(self, engine: EngineLoad) -> list[StartupPart]:
         """What a start of *engine* takes, one part after the other."""
         if self.mode == "process":

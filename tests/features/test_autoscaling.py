@@ -207,9 +207,9 @@ def test_a_node_that_comes_is_paid_with_all_its_gpus_until_it_goes(tmp_path):
     streamed = stream(Scenario.of(made), tmp_path / "run").summary
     for key in ("allocated_gpu_seconds", "unused_gpu_seconds", "gpu_dollars", "static_energy_joules", "mfu"):
         assert streamed[key] == pytest.approx(summary[key]), key
-    del made["startup"]["node"]
-    whole = simulate(Scenario.of(made)).summary
-    assert "unused_gpu_seconds" not in whole and whole["allocated_gpu_seconds"] < summary["allocated_gpu_seconds"]
+    for startup in ({"name": "default"}, {"name": "default", "node": "10 s", "mode": "sleep_1"}):
+        there = simulate(Scenario.of({**made, "startup": startup})).summary
+        assert "unused_gpu_seconds" not in there and there["allocated_gpu_seconds"] < summary["allocated_gpu_seconds"]
 
 
 def test_a_prediction_of_ttft_refuses_nothing_while_no_replica_is_ready():
