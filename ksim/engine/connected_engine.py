@@ -6,7 +6,7 @@
 from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
 from math import inf, nan, nextafter
-from typing import Any
+from typing import Any, ClassVar
 
 import simpy
 from attrs import define, field
@@ -108,6 +108,8 @@ class ConnectedEngine(LookaheadEngine):
 
     Schedules are not repeated while a transfer is under way, as its end may change them.
     """
+
+    foresees_beyond_events: ClassVar[bool] = False
 
     connector: ConnectorWorker
     _sent: list[Sending] = field(factory=list, init=False)  # type: ignore[assignment]

@@ -93,6 +93,8 @@ class LookaheadEngine(Engine):
 
     #: It goes ahead of SimPy's clock.
     ahead: ClassVar[bool] = True
+    #: Whether what it foresees holds until a request comes, or only until the next event.
+    foresees_beyond_events: ClassVar[bool] = True
 
     clock: Clock | None = None
     watched: bool = False
@@ -276,7 +278,7 @@ class LookaheadEngine(Engine):
         """Turns *foreseen* that are priced, if none were, about those that begin by *until*."""
         if foreseen.priced is None or foreseen.priced.taken == len(foreseen.priced.seconds):
             count = foreseen.until(until, self._times.now)
-            if not self._sent:  # nobody comes who would end them, and many take little longer to price than few
+            if self.foresees_beyond_events and not self._sent:  # many are priced in little more time than few
                 count = min(2 * count + 32, foreseen.left)
             batches = BatchRuns.after(foreseen.batch, min(count, FURTHEST))
             foreseen.priced = PricedTurns.of(self.timers[0].summarize(batches), self.clock, self._setting)
