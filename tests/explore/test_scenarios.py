@@ -33,6 +33,13 @@ SLOW_AT_FIRST = {
     "workload": {"synthetic": {
         "count": 3, "arrivals": {"process": "constant", "rate": 10.0}, "prompt": {"kind": "fixed", "value": 64},
         "output": {"kind": "fixed", "value": 16}}}}
+#: Two prompts that end at the same moment on two engines.
+PROMPTS_TIE = {
+    "gpu": "a100-40g", "model": "llama-3.2-1b", "serve": {"max_model_len": 40},
+    "pools": {"prefill0": {"role": "prefill"}, "prefill1": {"role": "prefill"}, "decode2": {"role": "decode"}},
+    "workload": {"max_concurrency": 8, "synthetic": {
+        "count": 2, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1},
+        "output": {"kind": "fixed", "value": 1}}}}
 #: So many keys, one after the other, get other values; a scenario stays as it was where that is refused.
 CHANGES = 10
 
@@ -95,6 +102,7 @@ def test_a_scenario_is_refused_or_its_run_keeps_the_laws(table):
 
 @given(table=fleets())
 @example(table=SLOW_AT_FIRST)
+@example(table=PROMPTS_TIE)
 @examples(150, suppress_health_check=list(HealthCheck))
 def test_a_fleet_is_refused_or_its_run_keeps_the_laws(table):
     refused_or_lawful(table)
