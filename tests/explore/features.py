@@ -175,9 +175,11 @@ def scaled(chance: Random) -> Table:
                                  {"termination_grace_period": "2 ms", "migration_limit": chance.choice([1, 9])}])
     update = chance.choice([{}, {}, {"rolling_update": {"at": "5 ms", "max_surge": 1}}])
     drains = [] if chance.random() < 0.7 else [{"at": "4 ms", "nodes": [0], "for": "6 ms"}]
+    start = chance.choice([{"mode": "measured", "ready": "0 s"}, {"mode": "measured", "ready": "2 ms"},
+                           {"mode": "process", "node": "1 ms", "node_idle": chance.choice(["0 s", "3 ms"])}])
     return {"pools": {"all": {"role": "both", "replicas": chance.choice([1, 2]), "max_replicas": 3, **warm}},
             "autoscaler": {"name": "perfect", "interval": "1 ms", "sizes": {"all": [*sizes, [0.02, 2]]}},
-            "startup": {"name": "default", "mode": "measured", "ready": chance.choice(["0 s", "2 ms"])},
+            "startup": {"name": "default", **start},
             "lifecycle": ends | update, "drains": drains}
 
 

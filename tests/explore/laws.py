@@ -123,7 +123,7 @@ def tokens_are_conserved(run: Run) -> None:
 
 
 def joules_are_conserved(run: Run) -> None:
-    """Joules of steps, of kernels and of requests add up to those of the run."""
+    """Joules of steps, of kernels and of requests add up to those of the run, and so do those and the GPUs of pools."""
     result, summary = run.result, run.result.summary
     total, static, dynamic = (summary[f"{part}energy_joules"] for part in ("", "static_", "dynamic_"))
     assert total == pytest.approx(static + dynamic, **CLOSE)
@@ -136,6 +136,10 @@ def joules_are_conserved(run: Run) -> None:
     assert np.sum(result.steps["joules"].to_numpy()) == pytest.approx(dynamic, **CLOSE)
     assert np.nansum(result.kernels["joules"].to_numpy()) == pytest.approx(dynamic, **CLOSE)
     assert np.nansum(result.kernels["static_joules"].to_numpy()) == pytest.approx(static, **CLOSE)
+    pools = list(summary.get("pools", {}).values())
+    for key in ("energy_joules", "allocated_gpu_seconds", "unused_gpu_seconds") if pools else ():
+        assert sum(pool.get(key, 0.0) for pool in pools) == pytest.approx(summary.get(key, 0.0), **CLOSE), key
+    assert summary.get("unused_gpu_seconds", 0.0) >= -1e-9
 
 
 def times_are_monotone(run: Run) -> None:
