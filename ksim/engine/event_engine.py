@@ -103,7 +103,7 @@ class Inbox(ConnectorWaits):
     # Aborts.
 
     def cut_off(self, request: int) -> tuple[int, bool]:
-        """Drop *request*, which has one sequence, so that another engine may go on with it.
+        """Drop *request*, so that another engine may go on with it, or have it anew.
 
         Return how many tokens its user has from here, and whether it had begun to be computed.
         """

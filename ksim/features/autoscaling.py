@@ -254,14 +254,17 @@ class _Life:
         return self.cluster.gateway
 
     def cut_off(self, replica: Replica) -> None:
-        """Take the requests of *replica* away; each goes on elsewhere, is sent again by its client, or fails."""
+        """Take the requests of *replica* away; each goes on elsewhere, is sent again by its client, or fails.
+
+        One with several sequences does not go on elsewhere.
+        """
         cut = [one for one in self.under_way.values() if any(each is replica for _, each in one.replicas)]
         for one in cut:
             del self.under_way[one.request.id]
             alone = one.request.n == 1 and not one.request.beam_width
             if alone and one.moves < self.lifecycles[one.replicas[-1][0].name].migration_limit:
                 self._move(one)
-            elif alone and self.gateway.may_come_again(one.retries):
+            elif self.gateway.may_come_again(one.retries):
                 self._send_again(one)
             else:
                 self._fail(one)

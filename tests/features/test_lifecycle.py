@@ -105,9 +105,10 @@ def test_one_that_is_cut_off_too_often_fails():
     assert list(lost.log.of(Failed))
 
 
-def sent_again(retries, sizes=SIZES, **ends):
+def sent_again(retries, sizes=SIZES, sequences=None, **ends):
     made = table(termination_grace_period="2 s", autoscaler=sizes, **ends)
     made["workload"]["retries"] = {"max_retries": retries, "initial_delay": "0.5 s", "jitter": 0.0}
+    made["workload"]["synthetic"] |= sequences or {}
     return simulate(Scenario.of(made))
 
 
@@ -124,6 +125,20 @@ def test_a_client_sends_again_what_was_cut_off_from_its_beginning():
     for request in cut:
         first, again = (one.time for one in result.log.of(Routed) if one.request_id == request)
         assert again == pytest.approx(4.5, abs=0.05) and requests["ttft_s"][request] < 4.0 - first
+
+
+@pytest.mark.parametrize(("sequences", "streamed"), [({"n": 3}, 3), ({"beam_width": 2}, 0)])
+def test_a_client_sends_again_what_has_several_sequences_and_does_not_move(sequences, streamed):
+    lost, again = (sent_again(retries, sequences=sequences, migration_limit=9) for retries in (0, 1))
+    cut = [one.request_id for one in lost.log.of(Failed)]
+    assert cut and [one.request_id for one in again.log.of(Refused)] == cut
+    assert again.summary["completed"] == COUNT
+    had, once = again.requests["output_tokens"].to_pylist(), next(
+        count for request, count in enumerate(again.requests["output_tokens"].to_pylist()) if request not in cut)
+    for request in cut:  # users of beams have no token before the end
+        assert (had[request] > once) == bool(streamed) and had[request] >= once
+    phases = mean_phases(again.attribution, again.requests)
+    assert sum(phases["mean_ttft_ms"].values()) == pytest.approx(again.summary["mean_ttft_ms"])
 
 
 def test_one_that_was_cut_off_more_often_than_its_client_tries_fails():
