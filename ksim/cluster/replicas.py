@@ -73,7 +73,7 @@ class ScaledPool:
     `start_up` makes a process that lasts as long as a replica takes to start; `changed` is told of each change.
     `cut_off` takes the requests away that a replica has when its `termination` says so.  None starts on `cordoned`
     nodes, and evictions keep to the `budget`.  It keeps so many `warm`, each of which falls asleep and wakes as
-    `lie_down` and `wake_up` say.
+    `fall_asleep` and `wake_up` say.
     """
 
     env: simpy.Environment
@@ -86,7 +86,7 @@ class ScaledPool:
     budget: DisruptionBudgetSettings | None = field(default=None, kw_only=True)
     cordoned: Set[int] = field(default=frozenset(), kw_only=True)
     warm: int = field(default=0, kw_only=True)
-    lie_down: Callable[[Replica], Iterable[simpy.Event]] = field(default=lambda replica: (), kw_only=True)
+    fall_asleep: Callable[[Replica], Iterable[simpy.Event]] = field(default=lambda replica: (), kw_only=True)
     wake_up: Callable[[Replica], Iterable[simpy.Event]] = field(default=lambda replica: (), kw_only=True)
     wanted: int = field(init=False)
     _rules: tuple[int | str, int | str] = field(default=(0, 0), init=False)
@@ -211,7 +211,7 @@ class ScaledPool:
         or has other *work*.  What has begun is ended before anything else."""
         yield from start
         while replica.work is work and asleep == (replica.state == STARTING):
-            yield from self.wake_up(replica) if asleep else self.lie_down(replica)
+            yield from self.wake_up(replica) if asleep else self.fall_asleep(replica)
             asleep = not asleep
         if replica.work is work:
             replica.work = None

@@ -109,7 +109,7 @@ class _Starts:
         """The same of a replica that sleeps in this *mode*."""
         return self._pass(evolve(self.waking, mode=mode).parts(engine_load(deployment)), nodes)
 
-    def lie_down(self, deployment: Deployment, nodes: Sequence[int], mode: str) -> Iterator[Any]:
+    def fall_asleep(self, deployment: Deployment, nodes: Sequence[int], mode: str) -> Iterator[Any]:
         """The same of one that falls asleep."""
         return self._pass(evolve(self.waking, mode=mode).sleep(engine_load(deployment)), nodes)
 
@@ -348,7 +348,7 @@ def _scaled(pool: EnginePool, settings: PoolSettings, starts: _Starts, life: _Li
         start_up=lambda replica: starts.start(deployment, nodes_of(replica), replica.nodes),
         changed=life.changed, cut_off=life.cut_off, cordoned=cordoned, termination=Termination(grace, ends.pre_stop),
         budget=ends.disruption_budget, warm=settings.warm,
-        lie_down=lambda replica: starts.lie_down(deployment, nodes_of(replica), mode),
+        fall_asleep=lambda replica: starts.fall_asleep(deployment, nodes_of(replica), mode),
         wake_up=lambda replica: starts.wake(deployment, nodes_of(replica), mode))
 
 

@@ -29,7 +29,7 @@ def pool(places=4, ready=1, warm=0):
     first = [READY] * ready + [WARM] * warm + [GONE] * places
     replicas = [Replica(number, (number,), [(0.0, first[number])]) for number in range(places)]
     return env, ScaledPool(env, "a", replicas, lasting(START), lambda replica: None, warm=warm,
-                           lie_down=lasting(SLEEP), wake_up=lasting(WAKE))
+                           fall_asleep=lasting(SLEEP), wake_up=lasting(WAKE))
 
 
 def states(scaled):
