@@ -408,7 +408,8 @@ class _Curve:
 
     `knots` are times: the beginning, and three for each step.  In between, seconds grow linearly.  `added` has the
     cumulative seconds after each number of steps: (activities, 1 + steps).  In a step, the engine updates up to the
-    first knot, schedules up to the second, and its GPUs work up to the third.
+    first knot, schedules up to the second, and its GPUs work up to the third.  After the last step it updates: requests
+    that are cut off are there until then.
     """
 
     knots: Floats
@@ -424,4 +425,5 @@ class _Curve:
         for knot, which in enumerate((slice(UPDATE, SCHEDULE), slice(SCHEDULE, LAUNCH), slice(LAUNCH, None))):
             low, high = (self.added[which, (index + 2 - knot) // 3].T for index in (before, after))
             found[:, which] = low + passed[:, None] * (high - low)
+        found[:, UPDATE] += np.maximum(times - knots[-1], 0.0)
         return found

@@ -141,6 +141,18 @@ def test_a_client_sends_again_what_has_several_sequences_and_does_not_move(seque
     assert sum(phases["mean_ttft_ms"].values()) == pytest.approx(again.summary["mean_ttft_ms"])
 
 
+@pytest.mark.parametrize("grace", ["2.010 s", "2.015 s", "2.023 s"])
+@pytest.mark.parametrize("ends", [{"migration_limit": 9}, {}])
+def test_phases_add_up_where_a_request_is_cut_off_after_the_last_step_of_its_engine(grace, ends):
+    made = table(count=4, termination_grace_period=grace, **ends)
+    made["serve"]["async_scheduling"], made["workload"]["retries"] = False, {"max_retries": 1}
+    result = simulate(Scenario.of(made))
+    assert sum(mean_phases(result.attribution, result.requests)["mean_tpot_ms"].values()) == pytest.approx(
+        result.summary["mean_tpot_ms"])
+    last = result.history.steps.ended[result.history.steps.rows(1)].max()
+    assert (last < gone(result)) == (grace != "2.015 s")
+
+
 def test_one_that_was_cut_off_more_often_than_its_client_tries_fails():
     sizes = {**SIZES, "sizes": {"a": [[0.0, 2], [2.0, 1], [4.6, 0], [8.0, 2]]}, "interval": "100 ms"}
     kept, lost = (sent_again(retries, sizes) for retries in (3, 1))
