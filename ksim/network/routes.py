@@ -100,7 +100,8 @@ class CriticalPath:
                 later = order[ends[order] >= ready[place[order]]]
                 at = place[later]
                 latency[at], per_byte[at], ready[at] = starts[later], rates[later], ends[later]
-        last = np.argmax(ready) if ranks else 0
+        # Of ranks that end together, too, the slower start counts.
+        last = np.lexsort((latency, ready))[-1] if ranks else 0
         return (size, float(latency[last]), float(per_byte[last])) if ranks else (size, 0.0, 0.0)
 
     @cached_property
