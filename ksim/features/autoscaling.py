@@ -103,7 +103,7 @@ class _Starts:
         machine = [part for part in parts if part.name in _MACHINE]
         if machine:
             yield self.env.all_of([self._came(node, machine) for node in sorted(all_nodes)])
-        yield from self._pass(parts[len(machine):], nodes)
+        yield from self._pass(parts, nodes)
 
     def wake(self, deployment: Deployment, nodes: Sequence[int], mode: str) -> Iterator[Any]:
         """The same of a replica that sleeps in this *mode*."""

@@ -332,7 +332,7 @@ class History:
     def static_joules(self) -> float:
         """Static energy of all GPUs, asleep or awake."""
         asleep = sums(self.steps.engine, self.naps, len(self.engines)) + self.last_naps
-        return static_joules(self.engines, gpu_seconds(self.engines, self.duration), asleep)
+        return static_joules(self.engines, allocated_gpu_seconds(self.engines, self.duration), asleep)
 
     @cached_property
     def host_gaps(self) -> Floats:
@@ -399,7 +399,7 @@ def is_scaled(engines: Sequence[EngineBuilt]) -> bool:
     return any(built.life for built in engines)
 
 
-def present(built: EngineBuilt, duration: float) -> Iterator[tuple[float, float]]:
+def allocated_intervals(built: EngineBuilt, duration: float) -> Iterator[tuple[float, float]]:
     """From when until when an engine has GPUs in a run of *duration*."""
     for (since, state), (until, _) in pairwise((*(built.life or ((0.0, ""),)), (duration, "gone"))):
         if state != "gone" and since < min(until, duration):
@@ -408,22 +408,22 @@ def present(built: EngineBuilt, duration: float) -> Iterator[tuple[float, float]
 
 def absent(engines: Sequence[EngineBuilt], duration: float) -> Floats:
     """The seconds of a run of *duration* in which each of *engines* has no GPUs."""
-    return np.array([duration - sum(until - since for since, until in present(built, duration)) if built.life else 0.0
-                     for built in engines])
+    there = [sum(until - since for since, until in allocated_intervals(built, duration)) for built in engines]
+    return np.array([duration - seconds if built.life else 0.0 for built, seconds in zip(engines, there, strict=True)])
 
 
-def gpu_seconds(engines: Sequence[EngineBuilt], duration: float) -> Floats:
+def allocated_gpu_seconds(engines: Sequence[EngineBuilt], duration: float) -> Floats:
     """The GPU seconds of each of all *engines* in a run of *duration*: its own, and where nodes come and go, a share of
     those of its nodes that nobody has, by its own on the node."""
     own = each(engines, _gpus) * (duration - absent(engines, duration))
     found = own.copy()
-    for places, since, until, gpus in spare_gpus(engines, duration):
+    for places, since, until, gpus in unused_gpus(engines, duration):
         shares = own[places] / [len(engines[place].nodes) for place in places]
         found[places] += float(gpus @ (until - since)) * shares / max(shares.sum(), 1e-300)
     return found
 
 
-def spare_gpus(engines: Sequence[EngineBuilt], duration: float
+def unused_gpus(engines: Sequence[EngineBuilt], duration: float
                ) -> Iterator[tuple[list[int], Floats, Floats, Floats]]:
     """The GPUs that nobody has of each node of *engines* that comes and goes, in a run of *duration*.
 
@@ -436,7 +436,7 @@ def spare_gpus(engines: Sequence[EngineBuilt], duration: float
     for places in on.values():
         first = engines[places[0]]
         taken = [(since, until, -_on_a_node(engines[place])) for place in places
-                 for since, until in present(engines[place], duration)]
+                 for since, until in allocated_intervals(engines[place], duration)]
         there = [(since, until, float(first.node_gpus)) for since, until in _joined(
             (since, min(until + first.node_idle, duration)) for since, until, _ in taken)]
         since, until, gpus = np.array([*there, *taken]).reshape(-1, 3).T
@@ -444,8 +444,8 @@ def spare_gpus(engines: Sequence[EngineBuilt], duration: float
 
 
 def static_joules(engines: Sequence[EngineBuilt], held: Floats, asleep: Floats) -> float:
-    """Static energy of the GPUs of *engines*, which *held* so many `gpu_seconds`, and were *asleep* for so many each.
-    """
+    """Static energy of the GPUs of *engines*, each of which *held* so many GPU seconds, and was *asleep* for so many
+    seconds of the run."""
     saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
     slept = np.where(asleep > 0, asleep * saved, 0.0) * each(engines, _gpus)
     return float(floats(engines, "static_watts") @ held) - float(slept.sum())

@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 from ksim.flow.costs import JOULES
 from ksim.flow.steps import BOUNDS, KernelColumns, KernelKind, PricedBlock
 from ksim.results.arrow import records
-from ksim.results.history import History, gpu_seconds
+from ksim.results.history import History, allocated_gpu_seconds
 from ksim.results.steps import Bools, Floats, Ints, Steps, codes, floats, product, ratio, shares, sums
 
 #: What kernels are grouped by.
@@ -330,7 +330,7 @@ def _waiting(history: History, busy: float, drawn: float) -> list[dict[str, Any]
     """The rows `host` and `idle`, beside *busy* seconds in which GPUs have *drawn* so many static joules."""
     stages = floats(history.engines, "stages")
     host = product(history.host_waits, stages[history.steps.engine])
-    held = gpu_seconds(history.engines, history.duration) / floats(history.engines, "ranks")
+    held = allocated_gpu_seconds(history.engines, history.duration) / floats(history.engines, "ranks")
     idle = max(0.0, float(held.sum()) - busy - host)
     steps = history.steps
     asleep = np.minimum(history.naps, history.host_gaps) * (steps.per_engine("static_watts")

@@ -12,7 +12,7 @@ import numpy as np
 from attrs import define, evolve, field, fields
 
 from ksim.flow.events import GONE, EngineBuilt
-from ksim.results.history import History, gpu_seconds, is_scaled
+from ksim.results.history import History, allocated_gpu_seconds, is_scaled
 from ksim.results.numbers import LATENCIES, PERCENTILES, STATISTICS, LatencyTargets, Summary, latency_key
 from ksim.results.requests import Requests
 from ksim.results.series import concurrency, saturation
@@ -287,7 +287,7 @@ def summarise(history: History, limits: LatencyTargets = _NO_TARGETS, closed: bo
         "extrapolated_share": ratio(work.extrapolated, work.gpu_seconds),
         **cache(work, served),
         **batches(work),
-        **utilisation(work, history.engines, gpu_seconds(history.engines, duration), duration),
+        **utilisation(work, history.engines, allocated_gpu_seconds(history.engines, duration), duration),
         **drawn(work, served, history.static_joules, duration),
         **clocks(work),
         **saturation(history, closed),

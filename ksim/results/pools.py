@@ -11,7 +11,7 @@ from attrs import define, frozen
 
 from ksim.flow.events import EngineBuilt, Failed, Finished
 from ksim.flow.log import only
-from ksim.results.history import History, gpu_seconds, pools_of, static_joules
+from ksim.results.history import History, allocated_gpu_seconds, pools_of, static_joules
 from ksim.results.metrics import Added, StepTotals, aborted, batches, clocks, spread, utilisation
 from ksim.results.numbers import POOL_LATENCIES, Summary
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
@@ -184,7 +184,7 @@ def pool_summaries(history: History) -> dict[str, Summary]:
 def of_pools(engines: Sequence[EngineBuilt], works: Sequence[StepTotals], totals: PoolTotals,
              spreads: Sequence[Summary], duration: float) -> Iterator[tuple[str, Summary]]:
     """The summary of each pool: what it is, what it did, its *spreads* of latencies, and what it drew."""
-    held = gpu_seconds(engines, duration)
+    held = allocated_gpu_seconds(engines, duration)
     for index, name in enumerate(pools_of(engines)):
         own = [number for number, built in enumerate(engines) if built.pool == name]
         work, built = works[index], [engines[number] for number in own]

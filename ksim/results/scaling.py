@@ -13,7 +13,7 @@ from attrs import frozen
 from ksim.flow.events import EngineBuilt, Scaled
 from ksim.flow.log import Columns, Log
 from ksim.results.arrow import records
-from ksim.results.history import present
+from ksim.results.history import absent
 from ksim.results.numbers import Summary
 from ksim.results.series import Series
 from ksim.results.steps import Floats, ratio
@@ -84,8 +84,8 @@ def allocation(engines: Sequence[EngineBuilt], gpu_seconds: float, duration: flo
     engines_there = _there(zip(map(len, replicas.values()), lives, strict=True))
     states = [[state for _, state in life] for life in lives]
     warm = _mean(lives, duration, {_WARM})
-    own = sum(built.ranks * built.stages * (until - since) for built in engines
-              for since, until in present(built, duration))
+    own = sum(built.ranks * built.stages * (duration - gone)
+              for built, gone in zip(engines, absent(engines, duration).tolist(), strict=True))
     return {"allocated_gpu_seconds": gpu_seconds, "mean_gpus": ratio(gpu_seconds, duration),
             "max_engines": round(engines_there.peak), "min_engines": round(engines_there.values.min()),
             "mean_replicas": _mean(lives, duration, STATES), **({"mean_warm_replicas": warm} if warm else {}),

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from attrs import frozen
 
-from ksim.results.history import History, spare_gpus
+from ksim.results.history import History, unused_gpus
 from ksim.results.numbers import Summary
 from ksim.results.steps import Floats
 
@@ -178,7 +178,7 @@ def all_static_power(history: History) -> Series:
 
 def _added(history: History, of_engine: Callable[[History, int], Series], places: Iterable[int] | None) -> Series:
     parts = [of_engine(history, index) for index in (range(len(history.engines)) if places is None else places)]
-    for there, since, until, gpus in spare_gpus(history.engines, history.duration) if places is None else ():
+    for there, since, until, gpus in unused_gpus(history.engines, history.duration) if places is None else ():
         watts = gpus * history.engines[there[0]].static_watts
         parts.append(Series.of_changes(np.append(since, until), np.append(watts, -watts)))
     return Series.total(parts)

@@ -36,7 +36,7 @@ from ksim.results.arrow import flags
 from ksim.results.energy import ENERGY_KEYS, energy_interval
 from ksim.results.features import Copies, GatewayTotals, adapter_summary, tier_summary
 from ksim.results.groups import GroupTotals, RequestGroups, with_groups
-from ksim.results.history import KINDS, History, gpu_seconds, is_scaled, static_joules
+from ksim.results.history import KINDS, History, allocated_gpu_seconds, is_scaled, static_joules
 from ksim.results.measured import Refusals, request_table, routing_rows, step_table
 from ksim.results.metrics import (
     INTERVAL_KEYS,
@@ -261,7 +261,7 @@ class RunningTotals:
         work, duration = self.work, self.duration
         assert work is not None, "a run ends with an entry of the rest of it"
         last = np.maximum(0.0, duration - work.ended - floats(engines, "sleep_after"))
-        held = gpu_seconds(engines, duration)
+        held = allocated_gpu_seconds(engines, duration)
         static = static_joules(engines, held, work.asleep + last)
         spreads = [latency.spread(name) for name, latency in self.latencies.items()]
         summary = {

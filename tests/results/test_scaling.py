@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Scaled
 from ksim.flow.log import Log
-from ksim.results.history import absent, gpu_seconds
+from ksim.results.history import absent, allocated_gpu_seconds
 from ksim.results.scaling import FleetSizes, allocation, decisions, replica_table, scaling_rows, windows
 from tests.results import by_hand
 
@@ -85,7 +85,7 @@ def test_what_nobody_has_of_a_node_is_shared_by_who_has_the_rest():
              ((0.0, "gone"), (10.0, "ready"), (20.0, "gone"), (24.0, "ready"), (30.0, "gone")))
     built = [evolve(engines()[0], engine=number, pool="ab"[number % 2], life=life, nodes=(number // 2,), node_gpus=8,
                     node_idle=5.0) for number, life in enumerate(lives)]
-    held = gpu_seconds(built, 40.0)
+    held = allocated_gpu_seconds(built, 40.0)
     assert held == pytest.approx([320 * 80 / 120, 320 * 40 / 120, 8 * 25])
     assert allocation(built[:2], held[:2].sum(), 40.0)["unused_gpu_seconds"] == pytest.approx(200)
 
@@ -95,7 +95,7 @@ def test_what_nobody_has_of_a_node_is_shared_by_who_has_the_rest():
 def test_nodes_are_paid_once_and_for_no_less_than_what_is_on_them(found, duration, idle):
     built = [evolve(engines()[0], engine=number, life=life, nodes=tuple(sorted(nodes)), node_gpus=8,
                     node_idle=float(idle)) for number, (life, nodes) in enumerate(found)]
-    held, own = gpu_seconds(built, float(duration)), 2 * (duration - absent(built, float(duration)))
+    held, own = allocated_gpu_seconds(built, float(duration)), 2 * (duration - absent(built, float(duration)))
     assert (held >= own - 1e-9).all() and ((held > 0) == (own > 0)).all()
     assert held.sum() <= 8 * 3 * duration + 1e-9
     for node in range(3):  # with time to stay, a node is there from its first engine on
@@ -104,7 +104,7 @@ def test_nodes_are_paid_once_and_for_no_less_than_what_is_on_them(found, duratio
         stays = [evolve(one, node_idle=inf) for one in built if node in one.nodes]
         alone = [evolve(one, nodes=(node,), ranks=1) for one in stays]
         if alone:
-            assert gpu_seconds(alone, float(duration)).sum() == pytest.approx(8 * (duration - first))
+            assert allocated_gpu_seconds(alone, float(duration)).sum() == pytest.approx(8 * (duration - first))
 
 
 def test_sizes_over_time_by_hand():
